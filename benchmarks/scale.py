@@ -118,7 +118,7 @@ def measure_texts(corpus: str, model: str, passages: int) -> dict[str, float]:
     """Return CPU microseconds per passage, candidate or text in the main process; two processes split passages."""
     from drtk.data.readers import read_passages
     from drtk.expansion.config import WeightingSettings
-    from drtk.expansion.term_weights import bprop, weigh
+    from drtk.expansion.term_weights import bprop, compute
     from drtk.expansion.term_weights.base import read_statistics
     from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, InputFormat
     from drtk.retrieval.encode import Embedder
@@ -136,15 +136,15 @@ def measure_texts(corpus: str, model: str, passages: int) -> dict[str, float]:
 
     bprop.FirstTokenAttention._forward = attend  # type: ignore[assignment]
     settings = WeightingSettings(title="join")
-    plan = weigh.make_weighting_plan("bprop", settings, tokenizer=None, model=model, device="cpu", seed=42)
+    plan = compute.make_weighting_plan("bprop", settings, tokenizer=None, model=model, device="cpu", seed=42)
     statistics, batches = None, [records[start : start + 512] for start in range(0, len(records), 512)]
     with tempfile.NamedTemporaryFile() as file:
         for name in ("collect", "weigh"):
             function: Any
             if statistics is None:
-                function = weigh.StatisticsCollector(plan, 2, "attention", {})
+                function = compute.StatisticsCollector(plan, 2, "attention", {})
             else:
-                function = weigh.PassageWeigher(plan, 2, statistics, False, False)
+                function = compute.PassageWeigher(plan, 2, statistics, False, False)
             function.prepare(records[:1])  # starts the processes
             found = measure(name, partial(list, iter_batch_results(function, batches)), len(records))
             function.close()

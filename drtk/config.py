@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from unicodedata import category
 
 from drtk.errors import DrtkError, UsageError
-from drtk.renamed import get_current_name, rename_composition, rename_path
+from drtk.renamed_options import get_current_name, rename_composition, rename_path
 
 Settings = TypeVar("Settings")
 

@@ -82,7 +82,7 @@ class Expansion:
     score: score in the input file; drtk keeps it, but does not use it
     rank: rank of the first passage with an answer when the expanded query is searched
     depth: largest rank that was checked; a larger `rank` means that no passage had an answer
-    top1: title and text of the top-ranked passage; fold: training fold of the query, held out from its generator
+    top1: title and text of the top-ranked passage    fold: cross-fitting fold; its generator excludes this query
     """
 
     id: str

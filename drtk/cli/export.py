@@ -40,7 +40,7 @@ def export(
     split = choose_dev_split(dev) if dev is not None else ""
     if resolve_tower_folder(folder, "query") != folder:
         raise MismatchError(f"{model}: has two encoders; export {model}/query and {model}/passage")
-    from drtk.evaluation.probes import compare_encoders
+    from drtk.evaluation.dev_evaluation import compare_encoders
     from drtk.models.checkpoint import load_encoder, save_encoder
     from drtk.models.export import export_backbone
     from drtk.runtime.manifest import find_inputs

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from drtk.config import CONTROL, INPUT, PANELS
-from drtk.renamed import explain_unknown_name, get_current_name
+from drtk.renamed_options import explain_unknown_name, get_current_name
 
 _EXAMPLES = "Examples:\n"
 
@@ -68,7 +68,7 @@ class Group(TyperGroup):
     stages: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        """Write the name and summary of every command, one stage after the other."""
+        """Write all commands and their summaries by stage."""
         width = max(map(len, self.commands))
         for stage, names in (self.stages or {"Commands": tuple(self.commands)}).items():
             with formatter.section(stage):

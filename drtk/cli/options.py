@@ -26,7 +26,7 @@ from drtk.config import (
     to_dict,
 )
 from drtk.errors import UsageError
-from drtk.renamed import explain_unknown_name
+from drtk.renamed_options import explain_unknown_name
 from drtk.runtime.progress import OPTION_NAMES, set_verbosity, warn
 
 INTERRUPT_HINTS: list[str] = []  # what can be resumed, printed after the command was interrupted

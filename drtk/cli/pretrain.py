@@ -170,7 +170,7 @@ def pretrain(
     micro_batch, best = facts.pop("micro_batch"), facts.pop("best", None)
     job.counts |= {"passages": len(corpus), **facts}
     job.counts |= {
-        name: count for name, count in (("short", corpus.counts["short"]), ("tensors taken up", num_loaded)) if count
+        name: count for name, count in (("short", corpus.counts["short"]), ("tensors loaded", num_loaded)) if count
     }
     job.finish(encoding=None, preset=place, micro_batch=micro_batch, best=best)
 
@@ -179,7 +179,7 @@ def _build_probe(folder: str | None, split: str, pairs: str | None, job: FolderJ
     """Return a function that evaluates an encoder on --dev or --dev-sts; None if neither is given."""
     from pathlib import Path
 
-    from drtk.evaluation.probes import RankingProbe, RatingProbe
+    from drtk.evaluation.dev_evaluation import RankingProbe, RatingProbe
     from drtk.models.checkpoint import embed_texts
 
     if folder is None and pairs is None:

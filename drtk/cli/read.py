@@ -46,7 +46,7 @@ def read(
     from drtk.data.corpus_store import CorpusStore
     from drtk.models.model_folder import resolve_model_folder
     from drtk.query_expansion.candidates import load_queries
-    from drtk.query_expansion.read import AnswerReader, iter_reader_questions
+    from drtk.query_expansion.fid_reader import AnswerReader, iter_reader_questions
     from drtk.runtime.runners import run_filter
 
     job.lookups = (corpus, str(resolve_model_folder(model)))

@@ -128,7 +128,7 @@ def rerank_queries__train(
     resolve_model_folder(model)
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.config import INPUT_LENGTHS
-    from drtk.query_expansion.labeled import LabeledCandidates, load_labeled_candidates
+    from drtk.query_expansion.labeled_candidates import LabeledCandidates, load_labeled_candidates
     from drtk.query_expansion.query_reranker_input import INPUT_ENTRY, RERANKERS_BY_KIND, InputFormat
     from drtk.query_expansion.train_reranker import init_query_reranker, plan_training, train_query_reranker
     from drtk.runtime.manifest import find_inputs
@@ -286,8 +286,8 @@ def rerank_queries__apply(
         warn(f"{counts['cut']:,} queries were cut to {settings.max_clauses:,} distinct words")
     if over := counts.get("above Lucene's limit"):
         warn(
-            f"{over:,} queries have more than {LUCENE_CLAUSES:,} distinct words: drtk search accepts them, Lucene by default "
-            f"does not; --set max_clauses={LUCENE_CLAUSES} cuts them"
+            f"{over:,} queries have more than {LUCENE_CLAUSES:,} distinct words, Lucene's default limit (drtk search has none); "
+            f"--set max_clauses={LUCENE_CLAUSES} cuts them"
         )
     job.counts |= {name: number for name, number in counts.items() if number and name not in ("in", "out")}
     job.counts |= {"questions": len(questions), "without a candidate": without}

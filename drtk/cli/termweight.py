@@ -142,15 +142,15 @@ def termweight(
         raise UsageError("--corpus and --queries require --train")
     if stopword_share and output == STANDARD and sys.stdout.isatty():
         raise UsageError("--stopword-share requires --output if stdout is a terminal")
-    from drtk.expansion.term_weights import weigh
+    from drtk.expansion.term_weights import compute
 
-    plan = weigh.make_weighting_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
+    plan = compute.make_weighting_plan(method, settings, tokenizer=tokenizer, model=model, device=device, seed=seed)
     if collect:
-        weigh.collect_statistics(source, plan, runner_settings=runner_settings, job=job)
+        compute.collect_statistics(source, plan, runner_settings=runner_settings, job=job)
     elif merge:
-        weigh.merge_statistics(collection or [], plan, job)
+        compute.merge_statistics(collection or [], plan, job)
     else:
-        weigh.weigh_corpus(
+        compute.weigh_corpus(
             source, plan, collection or [], report=stopword_share, runner_settings=runner_settings, job=job
         )
 

@@ -23,7 +23,7 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RerankerConfig
 
 if TYPE_CHECKING:
-    from drtk.evaluation.probes import RerankingProbe
+    from drtk.evaluation.dev_evaluation import RerankingProbe
 
 
 @with_settings(RerankerConfig, preset=True)
@@ -110,7 +110,7 @@ def train_reranker(
 def _build_probe(dev: str, run: str, settings: RerankerConfig, job: FolderJob) -> RerankingProbe:
     from drtk.data.beir import find_qrels
     from drtk.data.trec import load_qrels
-    from drtk.evaluation.probes import RerankingProbe
+    from drtk.evaluation.dev_evaluation import RerankingProbe
 
     judgments = load_qrels(str(find_qrels(Path(dev), settings.dev_split)), tracker=job.tracker)
     depth = min(settings.dev_depth, settings.depth) if settings.kind == "hlatr" else settings.dev_depth

@@ -86,7 +86,7 @@ def train_retriever(
     from drtk.training.retriever import train_from_files
 
     def build_evaluator(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
-        from drtk.evaluation.probes import RankingProbe
+        from drtk.evaluation.dev_evaluation import RankingProbe
         from drtk.models.checkpoint import embed_for_dot_product
         from drtk.runtime.progress import round_significant
         from drtk.text.rng import sample_uniform

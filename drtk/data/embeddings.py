@@ -348,6 +348,6 @@ def write_pairs(writer: ShardWriter, ids: Sequence[str], vectors: np.ndarray, *,
             return
         rows += entry["rows"]
     raise MismatchError(
-        f"{writer.folder}: has {writer.num_rows:,} vectors, but the output has {before:,} pairs; "
+        f"{writer.folder}: has {writer.num_rows:,} vectors, but the run has {before:,} pairs; "
         "use `force` without `resume` to start over"
     )

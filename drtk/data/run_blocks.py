@@ -229,11 +229,11 @@ class _RunBlock:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        letters = np.frombuffer(data, dtype=np.uint8)
-        gaps = np.flatnonzero(letters <= 32)
-        if len(gaps) % 6 or len(gaps) == 0 or gaps[0] == 0 or letters.max() > 126:
+        chars = np.frombuffer(data, dtype=np.uint8)
+        gaps = np.flatnonzero(chars <= 32)
+        if len(gaps) % 6 or len(gaps) == 0 or gaps[0] == 0 or chars.max() > 126:
             raise UnsupportedRunError
-        kinds = letters[gaps].reshape(-1, 6)
+        kinds = chars[gaps].reshape(-1, 6)
         between = kinds[:, :5]
         if (kinds[:, 5] != 10).any() or ((between != 32) & (between != 9)).any() or (np.diff(gaps) == 1).any():
             raise UnsupportedRunError
@@ -258,8 +258,8 @@ class _RunBlock:
 
     def _check_ranks(self) -> None:
         starts, ends = self.get_column(3)
-        letters = self.words.get_words(starts, ends - starts, 0).view(np.uint8)
-        other_than_digits = (letters - np.uint8(48) > 9) & (letters != 0)
+        chars = self.words.get_words(starts, ends - starts, 0).view(np.uint8)
+        other_than_digits = (chars - np.uint8(48) > 9) & (chars != 0)
         if int((ends - starts).max()) > _LONGEST_RANK or other_than_digits.any():
             raise UnsupportedRunError
 
@@ -269,10 +269,10 @@ class _RunBlock:
         width = int((ends - starts).max())
         if width > _LONGEST_SCORE:
             return self._parse_scores()
-        letters = self.words.get_last_bytes(starts, ends, -(-width // 8))[-width:]
-        digits = letters - np.uint8(48)  # other bytes wrap to large numbers
-        is_digit, dots = digits < 10, letters == 46
-        if not (is_digit | dots | (letters == 0)).all():
+        chars = self.words.get_last_bytes(starts, ends, -(-width // 8))[-width:]
+        digits = chars - np.uint8(48)  # other bytes wrap to large numbers
+        is_digit, dots = digits < 10, chars == 46
+        if not (is_digit | dots | (chars == 0)).all():
             return self._parse_scores()
         mantissa = np.zeros(len(starts), dtype=np.int64)
         num_decimals = np.zeros(len(starts), dtype=np.int64)

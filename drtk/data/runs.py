@@ -53,7 +53,7 @@ def parse_runs(arguments: Sequence[str], *, name: str = "", are_logs: bool = Fal
 
 
 def _split_path(source: str, is_log: bool) -> tuple[str, ...]:
-    """Return the path components without the suffix, and without the file name of NAME/log.jsonl if it is a log."""
+    """Return the path components without the suffix; for NAME/log.jsonl with `is_log`, only the folders."""
     folders = Path(source).parent.parts
     stem = _get_stem(source)
     is_named_by_folder = is_log and stem == "log" and folders and folders[-1] not in ("..", "/")

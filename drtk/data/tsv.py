@@ -11,7 +11,7 @@ from typing import Literal
 from drtk.data.rows import ANCHORS, FAISS_ERROR, NEGATIVE, PASSAGE_IDS, QUERY_IDS, Row, is_faiss_index, make_id
 from drtk.runtime.progress import warn
 
-Line = tuple[int, bytes]
+NumberedLine = tuple[int, bytes]
 ParsedRow = tuple[int, Row | ValueError]
 ParseColumns = Callable[[list[str]], Row]
 DPR_HEADER = ["id", "text", "title"]
@@ -20,7 +20,7 @@ _NO_TEXT_COLUMN = "is a header without a column 'text'; name the columns, such a
 MAX_FIELD_LINES = 1_000  # lines of a quoted field; limits the effect of a quote that is not closed
 
 
-def parse_passage_lines(lines: Iterator[Line], *, name: str) -> Iterator[ParsedRow]:
+def parse_passage_lines(lines: Iterator[NumberedLine], *, name: str) -> Iterator[ParsedRow]:
     """Yield the rows of a corpus in the format of its first line: a header, DPR, MS MARCO passages or documents.
 
     name: name of the file, for a warning
@@ -46,7 +46,7 @@ def parse_passage_lines(lines: Iterator[Line], *, name: str) -> Iterator[ParsedR
     )
 
 
-def parse_query_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
+def parse_query_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     """Yield the rows of a query file: with a header, `id<TAB>text`, or DPR's `question<TAB>['answer', …]`."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
@@ -79,7 +79,7 @@ def _parse_score(row: Row) -> Row:
     return row
 
 
-def parse_example_lines(lines: Iterator[Line]) -> Iterator[ParsedRow]:
+def parse_example_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     """Yield the rows of training data with texts: below a header, or MS MARCO's triples (query, positive, negative)."""
     first = next(lines, None)
     if first is None:
@@ -100,7 +100,7 @@ def _parse_triple(columns: list[str]) -> Row:
     return {"query": query, "positive": positive, "negative": negative}
 
 
-def parse_candidate_lines(lines: Iterator[Line], kind: Literal["passages", "queries"]) -> Iterator[ParsedRow]:
+def parse_candidate_lines(lines: Iterator[NumberedLine], kind: Literal["passages", "queries"]) -> Iterator[ParsedRow]:
     """Yield the passage or the query of each line of MS MARCO's top-1000 candidates; both occur repeatedly."""
 
     def parse_columns(columns: list[str]) -> Row:
@@ -118,7 +118,9 @@ def _read_header(columns: list[str], ids: Sequence[str], others: Sequence[str]) 
     return lambda columns: dict(zip(names, _check_columns(columns, len(names)), strict=True))
 
 
-def _parse_lines(lines: Iterable[Line], parse_columns: ParseColumns | None, expected: str) -> Iterator[ParsedRow]:
+def _parse_lines(
+    lines: Iterable[NumberedLine], parse_columns: ParseColumns | None, expected: str
+) -> Iterator[ParsedRow]:
     for number, line in lines:
         if not line.strip():
             continue
@@ -181,9 +183,9 @@ def _unquote_field(field: str) -> str:
     return field
 
 
-def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
+def _parse_quoted(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     """Yield (number of the first line, row) for each row of DPR's TSV. A quoted field may contain tabs and line ends."""
-    buffer: deque[Line] = deque()
+    buffer: deque[NumberedLine] = deque()
     while (first := buffer.popleft() if buffer else next(lines, None)) is not None:
         number, line = first
         if not line.strip():
@@ -193,10 +195,8 @@ def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
             columns, more = _read_continuation(line, buffer, lines)
             if len(columns) != 3:  # a misplaced quote; the next lines may be valid
                 buffer.extendleft(reversed(more))
-                yield (
-                    number,
-                    ValueError("a quoted field is not closed; expected a quote followed by a tab or line end"),
-                )
+                problem = "a quoted field is not closed; expected a quote followed by a tab or line end"
+                yield number, ValueError(problem)
                 continue
         try:
             id, text, title = _check_columns([_decode_line(column) for column in columns], 3)
@@ -206,16 +206,15 @@ def _parse_quoted(lines: Iterator[Line]) -> Iterator[ParsedRow]:
         yield number, {"_id": id, "title": title, "text": text}
 
 
-def _read_continuation(line: bytes, buffer: deque[Line], lines: Iterator[Line]) -> tuple[list[bytes], list[Line]]:
+def _read_continuation(
+    line: bytes, buffer: deque[NumberedLine], lines: Iterator[NumberedLine]
+) -> tuple[list[bytes], list[NumberedLine]]:
     """Read the next lines of a row, first from `buffer`; return its fields and the lines read.
 
     The fields are [] if a quote is misplaced, or not closed within MAX_FIELD_LINES lines.
     """
-    more: list[Line] = []
-    while len(more) < MAX_FIELD_LINES:
-        following = buffer.popleft() if buffer else next(lines, None)
-        if following is None:
-            break
+    more: list[NumberedLine] = []
+    while len(more) < MAX_FIELD_LINES and (following := buffer.popleft() if buffer else next(lines, None)) is not None:
         more.append(following)
         if b'"' in following[1]:  # only there can the field end
             columns = split_quoted(b"\n".join([line, *(text for _, text in more)]), strict=True)

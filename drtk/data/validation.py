@@ -449,7 +449,7 @@ def _add_repeated_records(ids: DuplicateFinder, texts: DuplicateFinder, findings
 def add_leaks(source: str, other: str, kind: str, findings: Findings, queries: Mapping[str, str]) -> None:
     """Add a finding for each text of `source` that also occurs in `other`.
 
-    Passages are compared without titles, training examples by the texts of their queries.
+    Compare passage texts without titles; compare training examples by query text.
     queries: texts of queries by id, for training examples without texts
     Raises UsageError for stdin, DrtkError if the text of a query is unknown.
     """

@@ -197,7 +197,7 @@ def read_answers(source: str, match: str, tracker: InputTracker) -> dict[str, tu
 
 
 class AnswerJudge:
-    """Judge of rankings by answer matching: the first passage of a ranking that contains an answer is relevant.
+    """Judge rankings by answer matching: the first passage that contains an answer is relevant.
 
     `judgments` has the relevant passages of all runs judged so far. Passages below the first relevant one are not judged,
     because the measures of `parse_answer_measures` do not depend on them.

@@ -310,7 +310,7 @@ def _select_queries(
     """Return the queries to compare on, in the order of the judgments: with `intersect` those in all runs, else all.
 
     retrieved: {run: its judged queries}
-    Raises MismatchError if runs have different queries, unless `missing_as_zero`, or no common query with `intersect`.
+    Raises MismatchError if the runs have different queries (without `missing_as_zero`) or no common query (`intersect`).
     """
     in_all = set.intersection(*retrieved.values())
     if settings.intersect:

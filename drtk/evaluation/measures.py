@@ -224,7 +224,7 @@ def _make_trec_measure(name: str, family: str, suffix: str, params: dict[str, An
 
 
 def _parse_ir(name: str, standard: str, parameters: str, default_rel: int) -> Measure:
-    """Parse the measure `standard` with `parameters`, such as (rel=2)@10, by ir_measures. name: as the user wrote it"""
+    """Parse `standard` + `parameters`, such as nDCG + (rel=2)@10, by ir_measures. name: as the user wrote it"""
     import ir_measures
 
     try:

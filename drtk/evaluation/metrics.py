@@ -216,7 +216,7 @@ def utility(
 def relevance_string(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int = 10) -> str:
     """Return a character per rank of the top `cutoff`, in single quotes.
 
-    It is the grade, '>' above 9, '-' not in the pool (the judgments), '.' in the pool but not judged (negative grade).
+    0-9: grade; '>': grade above 9; '-': unjudged; '.': negative grade (in the pool, but not judged).
     """
 
     def format_grade(grade: int | None) -> str:

@@ -15,6 +15,8 @@ from drtk.runtime.streams import Output, is_replaceable, open_input, read_lines
 
 AuditRow = dict[str, Any]
 SUSPICIOUS_OVERLAP, SUSPICIOUS_COSINE = 0.8, 0.95  # a negative is suspicious from this value on
+# Names in rows of earlier versions, whose jobs can be resumed.
+_FORMER_NAMES = {"left_out": "skipped", "not_drawn": "not_sampled", "random_refused": "random_rejected"}
 SUSPICIONS = {
     "above": "score in its source at least the positive's",
     "ce": "cross-encoder score at least the positive's",
@@ -56,14 +58,14 @@ def build_audit_row(pool: CandidatePool) -> AuditRow:
 
     row: AuditRow = {"query_id": pool.query_id}
     if pool.skipped:
-        row["left_out"] = pool.skipped
+        row["skipped"] = pool.skipped
     row["positives"] = [_describe_positive(pool, id) for id in pool.positives]
     if not pool.skipped:
         row["kept"] = [_add_suspicions(describe(negative)) for negative in pool.negatives]
-        row["not_drawn"] = pool.num_not_sampled
+        row["not_sampled"] = pool.num_not_sampled
     row["dropped"] = [describe_rejection(rejection) for rejection in pool.rejected.values()]
     if pool.rejected_random:
-        row["random_refused"] = [describe_rejection(rejection) for rejection in pool.rejected_random.values()]
+        row["random_rejected"] = [describe_rejection(rejection) for rejection in pool.rejected_random.values()]
     return row
 
 
@@ -94,8 +96,8 @@ def _add_suspicions(row: AuditRow) -> AuditRow:
 class Audit:
     """Writer of the mining audit: JSON lines, one per query. A resumed job appends to the file.
 
-    target: the audit file; with `scratch`, the path of the report, next to which a temporary file is written
-    scratch: the audit is only needed for the report, and deleted at the end
+    target: path of the audit file, or of the report with `scratch`
+    scratch: write a temporary file next to the report, and delete it at the end
     """
 
     def __init__(self, target: str, job: FilterJob, *, scratch: bool) -> None:
@@ -117,7 +119,7 @@ class Audit:
         stream, _ = open_input(str(output.part))
         with stream:
             for _, line in read_lines(stream, str(output.part)):
-                yield orjson.loads(line)
+                yield {_FORMER_NAMES.get(name, name): value for name, value in orjson.loads(line).items()}
 
     def commit(self) -> None:
         """Rename the audit to its final name, unless `scratch`; must be called before the job renames its output."""
@@ -150,11 +152,9 @@ class Audit:
 def check_output_path(path: str, job: FilterJob) -> None:
     """Raise DrtkError if no audit or report can be written to `path`.
 
-    `path` must not be a folder, a stream or in a missing folder. An existing file is only allowed if `job` overwrites its
-    output or resumes.
+    `path` must not be a folder, a stream or in a missing folder. A file may exist if `job` overwrites or resumes.
     """
-    target = Path(path)
-    if target.is_dir():
+    if (target := Path(path)).is_dir():
         raise DrtkError(f"{path}: is a folder; give the path of a file")
     if not is_replaceable(path):
         raise DrtkError(f"{path}: is a stream, which cannot be read again; give the path of a file")

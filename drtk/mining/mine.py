@@ -248,12 +248,12 @@ class Miner:
             "candidates": pool.num_candidates,
             "kept": len(pool.negatives) - pool.num_random,
             "dropped": len(pool.rejected),
-            "not_drawn": pool.num_not_sampled,
+            "not_sampled": pool.num_not_sampled,
             "became_positives": len(pool.promoted),
             "random": pool.num_random,
         }
         if pool.rejected_random:
-            outcomes["random_refused"] = len(pool.rejected_random)
+            outcomes["random_rejected"] = len(pool.rejected_random)
         for name, number in outcomes.items():
             self._add_count(name, number, group="passages")
 
@@ -519,8 +519,8 @@ def explain_no_examples(counts: Mapping[str, Any]) -> str:
     outcomes = [f"{count:,} dropped by {name}" for name, count in counts.get("dropped", {}).items()]
     if passages.get("became_positives"):
         outcomes.append(f"{passages['became_positives']:,} became positives")
-    if passages.get("not_drawn"):
-        outcomes.append(f"{passages['not_drawn']:,} not sampled")
+    if passages.get("not_sampled"):
+        outcomes.append(f"{passages['not_sampled']:,} not sampled")
     candidates = f" (of {passages['candidates']:,} candidates {', '.join(outcomes)})" if outcomes else ""
     advice = (
         "; give `min_negatives` and `corpus` to add random passages"

@@ -132,13 +132,13 @@ class AuditSummary:
         self.promoted += sum("promoted" in positive for positive in row["positives"])
         self.dropped.update(candidate["by"] for candidate in row["dropped"])
         self.dropped_queries.update({candidate["by"] for candidate in row["dropped"]})
-        if "left_out" in row:
-            self.skipped[row["left_out"]] += 1
+        if "skipped" in row:
+            self.skipped[row["skipped"]] += 1
             return
         self.positives += len(row["positives"])
         self.retrieved.update({source for positive in row["positives"] for source in positive["found"]})
-        self.not_sampled += row["not_drawn"]
-        self.random_rejected += len(row.get("random_refused", ()))
+        self.not_sampled += row["not_sampled"]
+        self.random_rejected += len(row.get("random_rejected", ()))
         self.negatives.add(len(row["kept"]), query_id)
         for negative in row["kept"]:
             key = f"{query_id}\0{negative['id']}"

@@ -94,7 +94,7 @@ class EncodeSettings(VectorSettings):
     batch_tokens: int | None = setting(
         None, "Maximum tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1
     )
-    packed: bool = setting(True, "Run without padding on a GPU in 16 bits, if the model type supports it.")
+    packed: bool = setting(True, "Pack texts (no padding) on a GPU in 16-bit precision, if supported.")
     shard_size: int = setting(16384, "Texts per shard file; an interrupted run resumes at the last shard.", at_least=1)
 
 
@@ -189,7 +189,7 @@ class CrossEncoderSettings:
     precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
         "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
     )
-    packed: bool = setting(True, "Run without padding on a GPU in 16 bits, if the model type supports it.")
+    packed: bool = setting(True, "Pack texts (no padding) on a GPU in 16-bit precision, if supported.")
 
 
 _NO_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
@@ -201,7 +201,7 @@ class ScorerSettings:
 
     scorer_title: PairTitle | None = setting(
         None,
-        'Pair text of the scorer: colon "title: text", join "title text", or none. [default: as trained, or join]',
+        'Passage text for the scorer: colon "title: text", join "title text", or none. [default: as trained, or join]',
         no_effect=_NO_SCORER,
     )
     scorer_logits: bool = setting(

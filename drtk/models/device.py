@@ -89,7 +89,7 @@ def report_out_of_memory(device: torch.device | str, advice: str, *, num_tokens:
 
 
 def copy_to_device(arrays: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
-    """Return arrays as tensors on the device. To a CUDA GPU they are copied from pinned memory, and this does not wait."""
+    """Return arrays as tensors on the device. For a CUDA GPU they are copied asynchronously from pinned memory."""
     if device.type not in _ASYNCHRONOUS:
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
     return {name: torch.from_numpy(array).pin_memory().to(device, non_blocking=True) for name, array in arrays.items()}

@@ -344,7 +344,7 @@ class _InputQueue:
         """
         return (inputs if self._model.is_encoder_decoder else texts) * length + texts * self._new_tokens
 
-    def read(self) -> InputBatch | None:
+    def next_batch(self) -> InputBatch | None:
         """Return the next inputs that fit into the free part of the token budget.
 
         Return None if no inputs are left, if less than a quarter of the budget is free, or if the next input does not fit.
@@ -397,7 +397,7 @@ class _InputQueue:
     def add_finished(self, texts: Iterable[tuple[int, int]], decoded: Future[list[str]]) -> None:
         """Add finished texts.
 
-        texts: (index of the input, index of the text) of each text    decoded: the decoded texts in the same order
+        texts: (input index, text index) pairs    decoded: the decoded texts in the same order
         """
         texts = list(texts)
         for number, _ in texts:
@@ -500,7 +500,7 @@ class TextGenerator:
         """Yield what `generate` returns for each batch (inputs, keys). Inputs of several batches are processed together."""
         source = _InputQueue(batches, self._model, self._settings, self._budget, self._device)
         with report_out_of_memory(self._device, "lower `batch_tokens`"), ThreadPoolExecutor(1) as pool:
-            for finished in iter_generated_tokens(self._model, source.read, self._settings, seed=self._seed):
+            for finished in iter_generated_tokens(self._model, source.next_batch, self._settings, seed=self._seed):
                 source.add_finished(finished, pool.submit(self._detokenize, [*finished.values()]))
                 yield from source.pop_finished(wait=False)
             yield from source.pop_finished(wait=True)

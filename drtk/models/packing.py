@@ -104,9 +104,9 @@ def _pack_inputs(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
         return args, kwargs
     packing, ids = Packing.from_mask(mask), inputs["input_ids"]
     positions = packing.positions
-    count = getattr(getattr(model, "embeddings", None), "create_position_ids_from_input_ids", None)
-    if count is not None:  # RoBERTa's positions begin after the id of its padding token
-        positions = packing.pack(count(ids, model.config.pad_token_id))
+    create_position_ids = getattr(getattr(model, "embeddings", None), "create_position_ids_from_input_ids", None)
+    if create_position_ids is not None:  # RoBERTa's positions begin after the id of its padding token
+        positions = packing.pack(create_position_ids(ids, model.config.pad_token_id))
     packed = {name: packing.pack(value) if name in _INPUTS else value for name, value in inputs.items()}
     # transformers passes on 4-dimensional masks unchanged; `run_packed_attention` does not read this one
     packed |= {"attention_mask": mask.new_ones(1, 1, 1, 1), "position_ids": positions, "packing": packing}

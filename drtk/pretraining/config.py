@@ -47,7 +47,7 @@ class PretrainSettings:
         "auto", "Attention implementation; auto: flash attention if installed and in 16 bits, else sdpa."
     )
     packed: bool = setting(
-        True, "Run without padding on a GPU in 16 bits, if the model type supports it and `attention` is auto."
+        True, "Pack texts (no padding) on a GPU in 16-bit precision, if supported and `attention` is auto."
     )
     fused: bool = setting(True, "Use the fused AdamW of PyTorch where available.")
     log_steps: int = setting(10, "Steps between entries in log.jsonl.", at_least=1)

@@ -45,7 +45,7 @@ class SlotBatch:
         rows whose labels depend on the generator (corruption "replaced"), contain -1. None if the batch has no
         insertions or deletions
     noise: float32, random numbers in [0, 1) for the generator; None if the generator is not used
-    visible: (batch, tokens, tokens) bool, True at (i, j) if token i may attend to token j (decoder "two-stream" only)
+    attention_mask: (batch, tokens, tokens) bool, True at (i, j) if token i may attend to j (decoder "two-stream" only)
     types: int64, token types; None: all 0
     """
 
@@ -57,7 +57,7 @@ class SlotBatch:
     present: Tensor
     edited: Tensor | None = None
     noise: Tensor | None = None
-    visible: Tensor | None = None
+    attention_mask: Tensor | None = None
     types: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> SlotBatch:
@@ -186,7 +186,7 @@ class PretrainingCollator:
             "present": np.array([slot.present for slot in slots]),
             "edited": pad([slot.edited for slot in slots], np.int64, missing=-1),
             "noise": pad([slot.noise for slot in slots], np.float32),
-            "visible": self._sample_visible(name, attention, keys) if name in self._visible else None,
+            "attention_mask": self._sample_attention_mask(name, attention, keys) if name in self._visible else None,
             "types": pad([slot.types for slot in slots], np.int64),
         }
         tensors: dict[str, Any] = {
@@ -194,7 +194,7 @@ class PretrainingCollator:
         }
         return SlotBatch(**tensors)
 
-    def _sample_visible(self, name: str, attention: Any, keys: Sequence[tuple[Any, ...]]) -> np.ndarray:
+    def _sample_attention_mask(self, name: str, attention: Any, keys: Sequence[tuple[Any, ...]]) -> np.ndarray:
         """Return random attention masks of a slot, (batch, tokens, tokens) bool; False at padding.
 
         attention: (batch, tokens), 0 at padding    keys: seed of random numbers for each example

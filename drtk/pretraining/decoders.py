@@ -61,7 +61,7 @@ class DecoderInput:
     ids: token ids with masked or replaced tokens    original_ids: token ids before masking
     attention: 1 at tokens, 0 at padding    types: token types; None: all 0
     get_states: function that returns the encoder's hidden states for this input, as `BackboneAdapter.encode` does
-    visible: (B, L, L) bool, True at (i, j) if token i may attend to token j (decoder "two-stream" only)
+    attention_mask: (B, L, L) bool, True at (i, j) if token i may attend to token j (decoder "two-stream" only)
     """
 
     adapter: BackboneAdapter
@@ -70,7 +70,7 @@ class DecoderInput:
     attention: Tensor
     types: Tensor | None
     get_states: Callable[[], list[Tensor]]
-    visible: Tensor | None = None
+    attention_mask: Tensor | None = None
 
 
 def replace_first_token(source: Tensor, hidden: Tensor) -> Tensor:
@@ -205,11 +205,11 @@ class TwoStreamDecoder(nn.Module):
 
     def forward(self, inputs: DecoderInput, source: Tensor) -> Tensor:
         """Return the hidden states, (B, L, H), without meaning at position 0. source: text vectors, (B, H)"""
-        assert inputs.visible is not None
+        assert inputs.attention_mask is not None
         adapter = inputs.adapter
         content = replace_first_token(source, adapter.embed(inputs.original_ids, inputs.types))  # (B, L, H)
         query = content[:, :1] + adapter.embed_positions(content.shape[1])  # (B, 1, H) + (L, H)
-        visible = build_visible_mask(inputs.visible, inputs.attention)
+        visible = build_visible_mask(inputs.attention_mask, inputs.attention)
         layer = self.layer
         if adapter.family == "distilbert":
             attention = layer.attention

@@ -102,9 +102,9 @@ def _compute_alignment_and_uniformity(
     """
     values: dict[str, float] = {}
     name, rows = next(iter(vectors.items()))
-    first = rows[present[name]]
-    if len(first) > 1:
-        values["uniformity"] = float(torch.pdist(first.cpu()).pow(2).mul(-2).exp().mean().log())
+    slot_vectors = rows[present[name]]
+    if len(slot_vectors) > 1:
+        values["uniformity"] = float(torch.pdist(slot_vectors.cpu()).pow(2).mul(-2).exp().mean().log())
     for objective in network.composition.objectives:
         if isinstance(objective, ContrastiveObjective):
             both = present[objective.a] & present[objective.b]

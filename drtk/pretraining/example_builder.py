@@ -200,8 +200,8 @@ class ExampleBuilder:
                 place = f"[slots.{name}]: passage {self.get_id(row)!r}"
                 raise MismatchError(f"{place}: masking '{slot.masking}' {error}") from error
         generator = self._composition.generator
-        scheme = generator.reads if corruption == "replaced" and generator is not None else corruption
-        input_ids = corrupt_tokens(text.ids, masked, scheme, rng, vocabulary)
+        token_corruption = generator.reads if corruption == "replaced" and generator is not None else corruption
+        input_ids = corrupt_tokens(text.ids, masked, token_corruption, rng, vocabulary)
         noise = rng.random(len(text.ids), dtype=np.float32) if corruption == "replaced" else None
         return TokenizedSlot(text.ids, input_ids, words.content, masked, None, noise, True, text.types)
 
@@ -220,8 +220,8 @@ class ExampleBuilder:
             max_length = slot.compute_max_text_length(self._max_length)
             views = view.function(ViewInput(self._corpus, row, rng, max_length, separator), **view.options)
             complete = {part: self._special.add_to(text) for part, text in (views or {}).items()}
-            grouped = {part: (text, group_words(text.words)) for part, text in complete.items()}
-            texts[sample] = None if views is None else grouped
+            parts = {part: (text, group_words(text.words)) for part, text in complete.items()}
+            texts[sample] = None if views is None else parts
         result = texts[sample]
         if result is not None and view.key not in result:
             choices = ", ".join(f"{view.name}.{part}".rstrip(".") for part in result)
@@ -235,9 +235,9 @@ def load_views(composition: Composition, name: str) -> list[SlotView]:
     Raises UsageError for an unknown view or option, or if only one of example = "document" and spans = "distinct" is set.
     """
     slot = composition.slots[name]
-    general: dict[str, Any] = {"title": composition.title, "crop": composition.crop}
+    defaults: dict[str, Any] = {"title": composition.title, "crop": composition.crop}
     if composition.example == "document":
-        general["spans"] = "distinct"
+        defaults["spans"] = "distinct"
     views: list[SlotView] = []
     all_known: set[str] = set()
     for full_name in slot.view:
@@ -246,7 +246,7 @@ def load_views(composition: Composition, name: str) -> list[SlotView]:
             function = VIEWS.load(view)
         known = list_option_names(function)
         all_known.update(known)
-        options = {key: value for key, value in general.items() if key in known and value is not None}
+        options = {key: value for key, value in defaults.items() if key in known and value is not None}
         options |= {key: value for key, value in slot.view_options.items() if key in known}
         check_options(f"[slots.{name}]: view '{view}'", function, options)
         if (options.get("spans") == "distinct") != (composition.example == "document"):

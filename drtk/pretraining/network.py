@@ -200,7 +200,7 @@ class EncodedBatch:
             attention=slot.attention,
             types=slot.types,
             get_states=lambda: self.get_states(name),
-            visible=slot.visible,
+            attention_mask=slot.attention_mask,
         )
 
     def get_ids(self, name: str) -> Tensor:

@@ -187,7 +187,7 @@ def _format_slot(
 def describe_uses(
     composition: Composition, name: str, slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter
 ) -> Iterator[str]:
-    """Yield a line for each objective that uses slot `name`: the labels of a token loss, else a description."""
+    """Yield a line for each objective that uses slot `name`: its labels (token loss) or a description."""
     for objective in composition.objectives:
         if isinstance(objective, TokenObjective) and name in objective.slot:
             yield f"{objective.name}: {_describe_labels(composition, objective, slot, input_ids, formatter)}"

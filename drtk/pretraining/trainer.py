@@ -188,8 +188,8 @@ class Pretrainer(DrtkTrainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log the statistics over all processes, along with the losses and `logs`."""
         if "loss" in logs:
-            shares = {name: all_reduce_sum(value) for name, value in self._statistics.items()}
-            logs |= {name: (value[0] / value[1].clamp(min=1)).item() for name, value in shares.items()}
+            totals = {name: all_reduce_sum(value) for name, value in self._statistics.items()}
+            logs |= {name: (value[0] / value[1].clamp(min=1)).item() for name, value in totals.items()}
             self._statistics.clear()
         super().log(logs, *args, **kwargs)
 

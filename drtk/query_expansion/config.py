@@ -11,7 +11,7 @@ from drtk.models.config import NOT_BEAM, NOT_SAMPLING, NOT_VLLM, CrossEncoderSet
 from drtk.records import describe_kind_problem
 from drtk.training.config import NOT_MEASURED, TrainingConfig
 
-PASSAGE_KINDS = ("sentence", "title", "terms")  # candidates without a generator
+EXTRACTED_KINDS = ("sentence", "title", "terms")  # candidates without a generator
 _PROMPTED_TOKENS = 100  # docs/methods/ear.md
 _TOKENS = 64  # the longest target of GAR (docs/methods/gar.md)
 _RUN = (NoEffect("requires --from-run", {"from_run": (None,)}),)
@@ -89,8 +89,8 @@ class ExpansionSettings(GenerationSettings):
         """Raise UsageError for an invalid kind, or with `from_run` for options that require a generator."""
         if self.kind is not None and (problem := describe_kind_problem(self.kind)):
             raise UsageError(f"`kind` '{self.kind}': {problem}")
-        if from_run and self.kind is not None and self.kind not in PASSAGE_KINDS:
-            raise UsageError(f"`kind` {self.kind} requires `model`; `from_run` makes {', '.join(PASSAGE_KINDS)}")
+        if from_run and self.kind is not None and self.kind not in EXTRACTED_KINDS:
+            raise UsageError(f"`kind` {self.kind} requires `model`; `from_run` supports {', '.join(EXTRACTED_KINDS)}")
         for item in fields(self) if from_run else ():
             if item.name not in _OF_RUN and getattr(self, item.name) != item.default:
                 raise UsageError(f"`{item.name}` requires `model`")

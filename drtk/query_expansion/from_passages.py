@@ -11,7 +11,7 @@ from itertools import count
 from drtk.data.checks import count_texts, iter_known_hits, skip_unknown_ids
 from drtk.data.corpus_store import CorpusStore
 from drtk.query_expansion.candidates import CandidateFormatter
-from drtk.query_expansion.config import PASSAGE_KINDS, ExpansionSettings
+from drtk.query_expansion.config import EXTRACTED_KINDS, ExpansionSettings
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
@@ -50,7 +50,7 @@ class PassageBasedExpander(BatchFunction):
     """
 
     def __init__(self, kind: str | None, settings: ExpansionSettings) -> None:
-        self._kinds = PASSAGE_KINDS if kind is None else (kind,)
+        self._kinds = EXTRACTED_KINDS if kind is None else (kind,)
         self._settings = settings
 
     def __call__(self, batch: list[QuestionPassages]) -> BatchResult:

@@ -21,7 +21,7 @@ RERANKERS_BY_KIND = "query re-rankers"  # kind of a folder with a query reranker
 
 
 class CandidateTexts(NamedTuple):
-    """Question and expansion (`text`) of a candidate, and for scorer "rd" its top-1 passage."""
+    """Question and expansion (`text`) of a candidate; for variant "rd" also its top-1 passage."""
 
     question: str
     text: str
@@ -33,12 +33,12 @@ class CandidateTexts(NamedTuple):
 class InputFormat:
     """Input format of a query reranker (docs/methods/ear.md).
 
-    scorer: "ri" (retrieval-independent: question and expansion) or "rd" (retrieval-dependent: also the top-1 passage)
+    variant: "ri" (retrieval-independent: question and expansion) or "rd" (retrieval-dependent: also the top-1 passage)
     style: "official" (as in the published code) or "thesis"
     max_length: maximum input length in tokens, including special tokens
     """
 
-    scorer: str = "ri"
+    variant: str = "ri"
     style: str = "official"
     max_length: int = 64
 
@@ -49,22 +49,22 @@ class InputFormat:
     def split_into_parts(self, candidate: CandidateTexts) -> tuple[str, ...]:
         """Return the parts of the model input, to be joined with separator tokens.
 
-        Style "official": question and expansion. Style "thesis": one part, "question ? expansion". Scorer "rd"
+        Style "official": question and expansion. Style "thesis": one part, "question ? expansion". Variant "rd"
         (retrieval-dependent) adds the top-1 passage: title and text as two parts (official), or joined as one (thesis).
         """
         question, text = candidate.question.strip(), " ".join(candidate.text.split())
         if self.style == "thesis":
             query = expand_query(question, text)
             passage = f"{candidate.title} {candidate.passage}".strip()
-            return (query,) if self.scorer == "ri" else (query, passage)
-        return (question, text) if self.scorer == "ri" else (question, text, candidate.title, candidate.passage)
+            return (query,) if self.variant == "ri" else (query, passage)
+        return (question, text) if self.variant == "ri" else (question, text, candidate.title, candidate.passage)
 
 
 def read_input_format(folder: Path) -> InputFormat | None:
     """Return the input format of the query reranker in a folder; None for other models."""
-    entry = read_meta_entry(folder, INPUT_ENTRY)
-    if entry is None:
+    if (entry := read_meta_entry(folder, INPUT_ENTRY)) is None:
         return None
+    entry = {"variant": entry.get("scorer", "ri")} | entry  # "scorer" in folders of earlier versions
     return InputFormat(**{name: entry[name] for name in InputFormat.__dataclass_fields__ if name in entry})
 
 

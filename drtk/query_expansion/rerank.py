@@ -163,7 +163,7 @@ class QuerySelector(BatchFunction):
             question, estimator = candidates.query.text, self._get_estimator(candidates.kind)
             for expansion in candidates.expansions:
                 top1: Mapping[str, str] = {}
-                if estimator.input_format.scorer == "rd":
+                if estimator.input_format.variant == "rd":
                     top1 = expansion.top1 or top_passages[expand_query(question, expansion.text)]
                 text = CandidateTexts(question, expansion.text, top1.get("title", ""), top1.get("text", ""))
                 texts.setdefault(estimator, []).append(text)
@@ -178,7 +178,7 @@ class QuerySelector(BatchFunction):
         queries = dict.fromkeys(
             expand_query(candidates.query.text, expansion.text)
             for candidates in lists
-            if self._get_estimator(candidates.kind).input_format.scorer == "rd"
+            if self._get_estimator(candidates.kind).input_format.variant == "rd"
             for expansion in candidates.expansions
             if expansion.top1 is None
         )
@@ -312,7 +312,7 @@ def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Ca
             return (
                 f"no model for kind '{expansion.kind}'; give `model={expansion.kind}=DIR`, or one model for all kinds"
             )
-        needs_top1 = input_format is not None and input_format.scorer == "rd" and index is None
+        needs_top1 = input_format is not None and input_format.variant == "rd" and index is None
         missing = describe_missing_label(expansion, rank=select == "oracle", top1=needs_top1)
         return f"{missing}, or give `index`" if missing and needs_top1 else missing
 

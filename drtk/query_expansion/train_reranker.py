@@ -23,7 +23,7 @@ from drtk.models.cross_encoder import (
 )
 from drtk.models.model_folder import resolve_model_folder, resolve_tower_folder
 from drtk.query_expansion.config import DEFAULT_EPOCHS, QueryRerankerConfig
-from drtk.query_expansion.labeled import LabeledCandidates, LabeledList
+from drtk.query_expansion.labeled_candidates import LabeledCandidates, LabeledList
 from drtk.query_expansion.query_reranker_input import CandidateTokenizer, InputFormat, read_input_format
 from drtk.runtime.progress import log, warn
 from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule

@@ -14,7 +14,7 @@ class ScoreSettings(CrossEncoderSettings):
     """Settings of `drtk score`."""
 
     title: PairTitle | None = setting(
-        None, 'Pair text: colon "title: text", join "title text", or none. [default: as trained, or join]'
+        None, 'Passage text: colon "title: text", join "title text", or none. [default: as trained, or join]'
     )
     logits: bool = setting(False, "Write logits, without the activation function.")
 

@@ -258,7 +258,7 @@ def check_same_scorer(model: str, trained: dict[str, Any], vectors: str, actual:
 
 
 def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: InputTracker) -> Iterator[RankingRows]:
-    """Yield the rankings of a run with the row indices of the pair vectors of their top `depth` documents.
+    """Yield each ranking of a run with the rows of its top `depth` documents in `vectors`.
 
     Raises RecordError (file:line) for pairs without a vector, unless `tracker` skips them.
     """

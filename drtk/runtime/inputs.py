@@ -20,7 +20,7 @@ from drtk.runtime.streams import (
     read_lines,
 )
 
-MIN_BYTES_FOR_SHARE = 16 << 20  # of a file for `get_share_read`, since readers buffer 1 MiB
+MIN_PROGRESS_BYTES = 16 << 20  # of a file for `get_share_read`, since readers buffer 1 MiB
 
 
 @dataclass
@@ -110,7 +110,7 @@ class InputTracker:
     def get_share_read(self, source: str) -> float | None:
         """Return the share of a file's (compressed) bytes that was read; None for streams, small and unopened files."""
         reader = self._readers.get(source)
-        if reader is None or is_stream(source) or (size := os.path.getsize(source)) < MIN_BYTES_FOR_SHARE:
+        if reader is None or is_stream(source) or (size := os.path.getsize(source)) < MIN_PROGRESS_BYTES:
             return None
         return min(reader.size / size, 1.0)
 

@@ -160,8 +160,8 @@ def read_manifest(folder: str | Path, *, kind: str | None = None, **keys: Any) -
         raise MismatchError(f"{folder}: is a file; expected a folder" + (f" of kind '{kind}'" if kind else ""))
     if not (path / FOLDER_MANIFEST).exists():
         unfinished = (path / UNFINISHED_MANIFEST).exists()
-        reason = UNFINISHED if unfinished else "not made by drtk"
-        raise MismatchError(f"{folder}: has no {FOLDER_MANIFEST}; the folder is {reason}")
+        reason = f"is {UNFINISHED}" if unfinished else "was not made by drtk; give another folder"
+        raise MismatchError(f"{folder}: has no {FOLDER_MANIFEST}; the folder {reason}")
     manifest = read_object(path / FOLDER_MANIFEST, kind=str)
     if kind is not None and manifest["kind"] != kind:
         raise MismatchError(f"{folder}: is of kind '{manifest['kind']}'; expected '{kind}'")

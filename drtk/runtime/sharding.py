@@ -34,7 +34,7 @@ def count_cores() -> int:
 
 
 def start_torchrun(num_gpus: int) -> None:
-    """Run this command again under torchrun, with a process per GPU, then exit. In a process of torchrun, return at once.
+    """Run this command again under torchrun, with a process per GPU, then exit. Under torchrun, return immediately.
 
     Raises DrtkError if there are fewer GPUs, UsageError if the command reads stdin.
     """

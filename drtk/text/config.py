@@ -49,7 +49,7 @@ class ChunkSettings:
     )
     short_min: int | None = setting(
         None,
-        "Smallest random maximum length (short_prob). [default: 2 with policy cotmae, else 1]",
+        "Minimum random length limit (short_prob). [default: 2 with policy cotmae, else 1]",
         at_least=1,
         no_effect=(*_WORDS, NoEffect("requires --set short_prob above 0", {"short_prob": (0.0,)})),
     )

@@ -199,8 +199,8 @@ def build_sample_collection(settings: SampleSettings, job: FolderJob) -> None:
     if not pairs:
         raise DrtkError(f"no documentation in {', '.join(settings.packages)}; give other `packages`")
     _write_collection(job.begin(), pairs)
-    tests = sum(pair.is_test for pair in pairs)
-    job.counts |= {"documents": len(pairs), "train queries": len(pairs) - tests, "test queries": tests}
+    num_test = sum(pair.is_test for pair in pairs)
+    job.counts |= {"documents": len(pairs), "train queries": len(pairs) - num_test, "test queries": num_test}
     job.finish(packages=versions)
 
 

@@ -108,7 +108,7 @@ class RetrieverConfig(TrainingConfig):
         None, "Softmax temperature. [default: 0.02 for cosine, 1 for dot]", at_least=1e-6
     )
     temperature_warmup: bool = setting(
-        False, "Start at temperature 1 and increase its inverse linearly during warm-up.", no_effect=_NO_WARMUP
+        False, "Lower the temperature from 1 during warm-up (1 / temperature grows linearly).", no_effect=_NO_WARMUP
     )
     teacher_temperature: float = setting(
         1.0, "Softmax temperature of the teacher scores.", at_least=1e-6, no_effect=(_NO_TEACHER,)
@@ -125,7 +125,7 @@ class RetrieverConfig(TrainingConfig):
     grad_cache: int | None = setting(
         None, "GradCache: texts per forward pass, for batches that do not fit into memory.", at_least=1
     )
-    packed: bool = setting(True, "Run without padding on a GPU in 16 bits, if the model type supports it.")
+    packed: bool = setting(True, "Pack texts (no padding) on a GPU in 16-bit precision, if supported.")
     train_fraction: float = setting(
         1.0, "Fraction of the queries to train on; smaller samples are subsets of larger ones.", at_least=0, at_most=1
     )
@@ -272,7 +272,7 @@ class RerankerConfig(TrainingConfig):
     )
     title: PairTitle | None = setting(
         None,
-        'Pair text: colon "title: text", join "title text", or none. [default: the start model\'s, or colon]',
+        'Passage text: colon "title: text", join "title text", or none. [default: the start model\'s, or colon]',
         no_effect=_NOT_CROSS_ENCODER,
     )
     micro_batch_size: int | None = option(
@@ -283,7 +283,7 @@ class RerankerConfig(TrainingConfig):
         panel=HARDWARE,
     )
     packed: bool = setting(
-        True, "Run without padding on a GPU in 16 bits, if the model type supports it.", no_effect=_NOT_CROSS_ENCODER
+        True, "Pack texts (no padding) on a GPU in 16-bit precision, if supported.", no_effect=_NOT_CROSS_ENCODER
     )
     depth: int = setting(100, "Top candidates per query (hlatr).", at_least=2, no_effect=_NOT_HLATR)
     layers: int = setting(4, "Layers (hlatr).", at_least=1, no_effect=_NOT_HLATR)

@@ -201,4 +201,4 @@ def warn_of_overlap(
     """
     items = [*dev_items]
     if both := sum(item in training_items for item in items):
-        warn(f"{file}: {both:,} of its {len(items):,} {unit} are in {source} too, so the best weights overfit them")
+        warn(f"{file}: {both:,} of its {len(items):,} {unit} are also in {source} and favor overfitting; remove them")

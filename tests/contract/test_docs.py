@@ -18,7 +18,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from drtk.cli.main import COMMANDS
-from drtk.renamed import RENAMED
+from drtk.renamed_options import RENAMED
 from tests.bm25_data import skip_without_lucene
 from tests.contract.calls import FUNCTIONS
 from tests.contract.hub import HUB, save_scifact

@@ -18,7 +18,7 @@ import drtk
 ROOT = Path(drtk.__file__).parent
 # Packages on one line do not import each other; architecture in docs/design.md.
 LAYERS = (
-    ("errors", "renamed"),
+    ("errors", "renamed_options"),
     ("records", "registry", "config"),
     ("runtime",),
     ("data",),
@@ -34,7 +34,7 @@ LAYERS = (
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 LIGHT = (
     "errors",
-    "renamed",
+    "renamed_options",
     "records",
     "registry",
     "config",

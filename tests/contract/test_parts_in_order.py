@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from drtk.cli import doc2query
-from drtk.expansion.term_weights import weigh
+from drtk.expansion.term_weights import compute
 from tests.contract.collection import make_documents
 from tests.contract.run_drtk import run_successfully
 
@@ -44,9 +44,9 @@ def test_the_function_on_the_page_restores_the_order_of_shards(count, collection
 
 @pytest.mark.parametrize("method", ["tfidf --tokenizer", "bprop --model"])
 def test_weighing_in_shards_equals_one_run(method, collection, tmp_path, monkeypatch):
-    assert f"in_order {weigh._PLAIN_BATCH} weighted" in PAGE
+    assert f"in_order {compute._PLAIN_BATCH} weighted" in PAGE
     for name in ("_COUNT_BATCH", "_MODEL_BATCH", "_PLAIN_BATCH"):
-        monkeypatch.setattr(weigh, name, BATCH_SIZE)
+        monkeypatch.setattr(compute, name, BATCH_SIZE)
     monkeypatch.chdir(tmp_path)
     Path("in").write_bytes(make_documents(2 * BATCH_SIZE + 5))  # 3 batches: one for each part
     call = ["termweight", "--method", *method.split(), str(collection["model"])]

@@ -114,8 +114,8 @@ def test_no_positive_is_a_negative_and_every_candidate_is_audited(queries, polic
         assert all(int(id[-1]) <= limit for id in negatives)  # the random ones too
         if not pool.skipped:
             mined = [one for one in pool.negatives if one.source != RANDOM]
-            assert pool.num_candidates == len(mined) + len(pool.rejected) + len(pool.promoted) + row["not_drawn"]
-            assert row["not_drawn"] >= 0
+            assert pool.num_candidates == len(mined) + len(pool.rejected) + len(pool.promoted) + row["not_sampled"]
+            assert row["not_sampled"] >= 0
             assert len(pool.negatives) <= max(len(mined), policy.min_negatives)
             retrieved = {id for one in pool.query.hits.values() for id in one.ids[: policy.depth]}
             random = {one.id for one in pool.negatives if one.source == RANDOM}

@@ -107,7 +107,7 @@ def test_values_and_errors_are_equal_for_blocks_and_lines(
     assert outcome(0) == outcome(1 << 40)
 
 
-def test_repeated_documents_and_hash_collisions_are_left_to_the_line_reader(
+def test_repeated_documents_and_hash_collisions_are_not_read_by_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.run"

@@ -3,7 +3,7 @@
     python -m tests.slow.compare_checkouts OLD NEW --recorded DIR [--old-inventory FILE] [--ignore FIELD ...] [NAME ...]
 
 OLD and NEW are checkouts; run this from the root of one that has tests/slow. Options and presets may have other names in OLD: it runs the
-steps of its own tests/slow/inventory.toml (or of --old-inventory), and drtk/renamed.py translates the settings in its manifests.
+steps of its own tests/slow/inventory.toml (or of --old-inventory), and drtk/renamed_options.py translates the settings in its manifests.
 OLD's outputs are stored in DIR (outside both) and reused, so later comparisons run NEW only; delete DIR/scripts/NAME to record a step
 again. NAME: steps to compare, * is a wildcard; all by default. Comparing OLD with itself must find no difference.
 
@@ -25,7 +25,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from drtk.renamed import rename_settings
+from drtk.renamed_options import rename_settings
 from tests.slow.inventory import (
     DATA,
     INVENTORY,

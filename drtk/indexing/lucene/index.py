@@ -160,7 +160,7 @@ class LuceneIndex(LuceneSearcher):
 
     @classmethod
     def open(cls, folder: Path, settings: BM25SearchSettings) -> LuceneIndex:
-        """Open an index of drtk, or one of Anserini, which records no analyzer: `settings.language` selects it.
+        """Open an index of drtk, or one of Anserini; `settings.language` then selects the analyzer.
 
         Raises MismatchError for RM3 on an index without term vectors, UsageError for `language` on an index of drtk.
         """

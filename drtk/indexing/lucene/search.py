@@ -369,15 +369,14 @@ class LuceneSearcher:
         to_docs = bind_argument(
             find_static_method(_SCORED_DOCS, "fromTopDocs", _SCORED_DOCS, TOP_DOCS, SEARCHER), 1, self._lucene
         )
-        best = compose_handles(compose_handles(words, self._make_search_by_score_then_id(settings.fb_docs)), to_docs)
+        search = self._make_search_by_score_then_id(settings.fb_docs)
+        feedback_docs = compose_handles(compose_handles(words, search), to_docs)
 
         one_hit = load_class(_SEARCH_ARGS)()
         one_hit.hits = 1
         takes = (SEARCHER, "java.lang.Object", QUERY, STRING, STRING, "java.util.List", QUERY, _SEARCH_ARGS)
         context = _get_public_lookup().findConstructor(get_class_object(_CONTEXT), make_method_type("void", *takes))
-        context = bind_argument(
-            context, 7, one_hit
-        )  # from the last to the first, so that other positions do not change
+        context = bind_argument(context, 7, one_hit)  # the last position first, so that the others do not change
         context = bind_argument(context, 6, None)  # no filter
         context = bind_argument(context, 3, None)  # no query document
         context = bind_argument(context, 1, None)  # no query id
@@ -390,7 +389,8 @@ class LuceneSearcher:
             self._is_english,  # keep only terms of [a-z0-9]; in other alphabets no term would remain
         )  # fmt: skip
         rerank = find_method(_RM3, "rerank", _SCORED_DOCS, _SCORED_DOCS, _CONTEXT).bindTo(feedback)
-        rerank = handles.filterArguments(rerank.asType(make_method_type("void", _SCORED_DOCS, _CONTEXT)), 0, best)
+        rerank = rerank.asType(make_method_type("void", _SCORED_DOCS, _CONTEXT))
+        rerank = handles.filterArguments(rerank, 0, feedback_docs)
 
         weighted = make_weighted_query_builder()
         terms = _get_public_lookup().findGetter(
@@ -414,8 +414,8 @@ def make_weighted_query_builder() -> Any:
 def make_json_reader() -> Any:
     """Return a method handle that parses a JSON text as a map of String to Float."""
     mapper = load_class(_OBJECT_MAPPER)()
-    kinds = [get_class_object(name) for name in ("java.util.HashMap", STRING, "java.lang.Float")]
-    kind = mapper.getTypeFactory().constructMapType(*kinds)
+    classes = [get_class_object(name) for name in ("java.util.HashMap", STRING, "java.lang.Float")]
+    kind = mapper.getTypeFactory().constructMapType(*classes)
     java_type = "com.fasterxml.jackson.databind.JavaType"
     read = find_method(_OBJECT_MAPPER, "readValue", "java.lang.Object", STRING, java_type).bindTo(mapper)
     return bind_argument(read, 1, kind).asType(make_method_type("java.util.Map", STRING))

@@ -290,7 +290,7 @@ def test_cocondenser_starts_from_a_condenser_with_its_head(file, files, tmp_path
     head = [name for name in before if f"{file}.safetensors" in name]
     assert len(head) == 2 * 16  # two layers of 16 tensors
     assert all(torch.equal(before[name], after[name]) for name in head)
-    assert read_json(tmp_path / "two" / "meta.json")["counts"]["tensors taken up"] == len(head)
+    assert read_json(tmp_path / "two" / "meta.json")["counts"]["tensors loaded"] == len(head)
 
 
 @pytest.fixture(scope="module")

@@ -379,7 +379,7 @@ def test_queries_without_a_positive_are_counted_and_an_error_if_all_lack_one(cwd
     (cwd / "dev" / "qrels" / "dev.tsv").symlink_to(cwd / "qrels.tsv")
     measured = ["--dev", "dev", "--dev-run", "run", "--set", "dev_queries=60", "-o", "measured"]
     said = warnings_of(capfd, *call, "--qrels", "qrels.tsv", *measured)
-    assert "dev: 36 of its 60 evaluation queries are in run too, so the best weights overfit them" in said
+    assert "dev: 36 of its 60 evaluation queries are also in run and favor overfitting; remove them" in said
     (cwd / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tz\t1\n")
     with pytest.raises(
         DrtkError, match="run: there are no lists with a positive among the first 3 documents to train on"

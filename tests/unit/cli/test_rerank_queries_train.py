@@ -60,8 +60,8 @@ def test_the_folder_records_its_input_and_that_lower_is_better(data, tmp_path):
     manifests = [read_json(folder / "meta.json") for folder in (data / "ri", tmp_path / "rd")]
     assert [each["kind"] for each in manifests] == ["model", "model"]
     assert [each["query_reranker"] for each in manifests] == [
-        {"scorer": "ri", "style": "official", "max_length": 24, "better": "lower"},
-        {"scorer": "rd", "style": "thesis", "max_length": 24, "better": "lower"},
+        {"variant": "ri", "style": "official", "max_length": 24, "better": "lower"},
+        {"variant": "rd", "style": "thesis", "max_length": 24, "better": "lower"},
     ]
     # 24 questions, 3 kinds, 4 candidates
     counts = {"questions": 24, "lists": 72, "candidates": 288, "repeated": 0, "tied": 0, "steps": 2}
@@ -145,7 +145,7 @@ def test_evaluation_on_training_questions_causes_a_warning(data, tmp_path, capfd
     devs = f"--dev answer={dev} --dev title={dev} --dev-queries {named}"
     capfd.readouterr()
     run(data, tmp_path / "m", f"--max-steps 1 {devs}", source=first)
-    message = f"drtk: {dev}: 2 of its 4 questions are in {first} too, so the best weights overfit them"
+    message = f"drtk: {dev}: 2 of its 4 questions are also in {first} and favor overfitting; remove them"
     assert capfd.readouterr().err.count(message) == 1
 
 

@@ -233,7 +233,7 @@ def test_with_judgments_only_judged_queries_are_searched(bm25, cwd, capfd):
         run_command(capfd, "search", "bm25", "queries.jsonl", "--qrels", "others.tsv")
 
 
-def test_vectors_are_indexed_searched_and_rejected_like_texts(cwd, capfd):
+def test_exact_index_of_embeddings_records_its_encoder_and_is_searched(cwd, capfd):
     write_embeddings(cwd / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], source="corpus.jsonl")
     write_embeddings(cwd / "q", [[1, 0.5]], ["q1"], role="query")
     run_command(capfd, "index", "v", "--type", "exact", "-o", "dense")

@@ -335,4 +335,4 @@ def test_evaluation_on_training_data_causes_a_warning(vector_data, tmp_path, cap
     app([*call, "--dev", str(dev), *options], standalone_mode=False)
     both = {"lists": "60 of its 60", "generator": "10 of its 20"}.get(name, "10 of its 60")
     assert f"{dev}: {both} " in caplog.text
-    assert f" are in {call[1]} too, so the best weights overfit them" in caplog.text
+    assert f" are also in {call[1]} and favor overfitting; remove them" in caplog.text

@@ -10,7 +10,7 @@ import pytest
 from drtk.data.beir import choose_dev_split, find_file, find_qrels, require_file
 from drtk.errors import DrtkError
 from tests.run_commands import write_text
-from tests.unit.evaluation.test_probes import write_collection
+from tests.unit.evaluation.test_dev_evaluation import write_collection
 
 
 def pack(path: Path) -> None:

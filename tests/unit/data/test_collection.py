@@ -12,13 +12,13 @@ from drtk.data.collection import copy_dev_set, iter_collection_files, resolve_co
 from drtk.data.readers import read_passages, read_queries
 from drtk.data.trec import load_qrels
 from drtk.errors import DrtkError, MissingDependency, UsageError
-from drtk.evaluation.probes import RankingProbe
+from drtk.evaluation.dev_evaluation import RankingProbe
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.training.config import RerankerConfig
 from tests.run_commands import Capture, run_command, run_rows, write_text
 from tests.shared_data import find_shared_data
-from tests.unit.evaluation.test_probes import encode, write_collection
+from tests.unit.evaluation.test_dev_evaluation import encode, write_collection
 
 QRELS = "query-id\tcorpus-id\tscore\nq1\tab\t1\n"
 

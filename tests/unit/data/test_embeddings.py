@@ -154,9 +154,9 @@ def test_a_batch_repeated_after_a_crash_is_written_once_and_a_gap_is_an_error(tm
     )  # killed before the output had its lines
     write_pairs(writer, [], np.empty((0, 2), np.float32), before=2)
     assert writer.num_rows == 2
-    with pytest.raises(MismatchError, match="has 2 vectors, but the output has 3 pairs; use `force` without `resume`"):
+    with pytest.raises(MismatchError, match="has 2 vectors, but the run has 3 pairs; use `force` without `resume`"):
         write_pairs(writer, ["r\ta"], np.ones((1, 2), np.float32), before=3)
-    with pytest.raises(MismatchError, match="has 2 vectors, but the output has 1 pairs"):
+    with pytest.raises(MismatchError, match="has 2 vectors, but the run has 1 pairs"):
         write_pairs(writer, ["q\ta", "q\tb"], np.ones((2, 2), np.float32), before=1)
-    with pytest.raises(MismatchError, match="has 2 vectors, but the output has 0 pairs"):
+    with pytest.raises(MismatchError, match="has 2 vectors, but the run has 0 pairs"):
         write_pairs(writer, ["q\tx", "q\ty"], np.ones((2, 2), np.float32), before=0)

@@ -14,8 +14,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import MismatchError, UsageError
 from drtk.expansion.config import WeightingSettings
-from drtk.expansion.term_weights import TERM_WEIGHTS, bprop
-from drtk.expansion.term_weights import weigh as weigh_module
+from drtk.expansion.term_weights import TERM_WEIGHTS, bprop, compute
 from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import RunnerSettings
 from drtk.text.word_pieces import WordPieceTokenizer
@@ -237,7 +236,7 @@ def test_a_report_counts_stop_words_among_masked_pieces(encoder, capfd):
     weigh(capfd, f"c {options('idf', encoder)} --stopword-share -o out")
     counts = read_json(Path("out.meta.json"))["counts"]["report"]
     assert counts["passages"] == 4
-    assert 0 <= counts["highest weights"] < counts["hidden by chance"] <= counts["hidden"]
+    assert 0 <= counts["highest weights"] < counts["masked at random"] <= counts["masked"]
     assert counts["pieces"] == sum(len(row["weights"]) for row in read_rows(Path("out")))
 
 
@@ -301,7 +300,7 @@ def test_a_tokenizer_other_than_the_models_is_rejected(encoder, capfd):
     "more", ["bm25 --tokenizer {} --set words=treebank", "bprop --set sub2word=first --model {}", "bprop --model {}"]
 )
 def test_worker_processes_do_not_change_the_weights(encoder, capfd, monkeypatch, more):
-    monkeypatch.setattr(weigh_module, "_MODEL_BATCH", 30)
+    monkeypatch.setattr(compute, "_MODEL_BATCH", 30)
     corpus = write_corpus([passage.text for passage in make_passages(70)])
     command = f"{corpus} --method {more.format(encoder)} --set num_workers"
     one, two = (weigh(capfd, f"{command}={count}") for count in (1, 2))
@@ -311,12 +310,12 @@ def test_worker_processes_do_not_change_the_weights(encoder, capfd, monkeypatch,
 
 def test_the_processes_of_a_runner_start_workers_on_their_share_of_the_cores(encoder, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")  # as `processes` does on a machine with GPUs
-    plan = weigh_module.make_weighting_plan(
+    plan = compute.make_weighting_plan(
         "bprop", WeightingSettings(emit="attention"), tokenizer=None, model=str(encoder), device="cpu", seed=42
     )
     passages = iter(make_passages(40))
-    count, _ = weigh_module._choose_workers(plan, passages, RunnerSettings(runner="processes"))
-    weigher = weigh_module.PassageWeigher(plan, count, None, False, False)
+    count, _ = compute._choose_workers(plan, passages, RunnerSettings(runner="processes"))
+    weigher = compute.PassageWeigher(plan, count, None, False, False)
     assert len(weigher._workers._pool._processes) == 3
     weigher.close()
 
@@ -329,7 +328,7 @@ def test_with_workers_the_main_process_only_runs_the_model(encoder, capfd, monke
         assert os.getpid() != main
         return [0.5] * len(arguments[0])
 
-    monkeypatch.setattr(weigh_module, "normalize_weights", fail_in_main)
+    monkeypatch.setattr(compute, "normalize_weights", fail_in_main)
     predict = bprop.FirstTokenAttention.__call__
     monkeypatch.setattr(
         bprop.FirstTokenAttention, "__call__", lambda *inputs: processes.append(os.getpid()) or predict(*inputs)

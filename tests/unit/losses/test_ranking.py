@@ -95,7 +95,7 @@ def test_recall_loss_depends_only_on_first_pieces():
     assert term_recall_loss(weights, torch.zeros(2, 3), torch.zeros(2, 3)).item() == 0.0
 
 
-def test_pair_loss_matches_the_known_answers():
+def test_pairwise_loss_equals_hand_computed_values():
     # -log(e^3 / (e^3 + e^2)) = log(1 + e^-1) = .313262; log(1 + e^.5) = .974077; their mean .643669
     both = pairwise_softmax_loss(torch.tensor([3.0, 1.0]), torch.tensor([2.0, 1.5]))
     assert both.item() == pytest.approx(0.643669, abs=2e-6)

@@ -57,14 +57,14 @@ def test_every_candidate_is_kept_dropped_or_not_sampled(cwd, capfd):
         assert [one["id"] for one in row["kept"]] == example["negatives"]
         dropped = [(one["rank"], one["by"], one["value"], one["limit"]) for one in row["dropped"]]
         assert dropped == [(rank, "margin", value, 6.0) for rank, value in ((1, 10.0), (2, 9.0), (4, 7.0))]
-        assert row["not_drawn"] == 2
+        assert row["not_sampled"] == 2
         assert row["positives"][0]["found"] == {"bm25": [3, 8.0]}
         assert all(one["gap"] == 8 - one["score"] for one in row["kept"])
     counts = json.loads((cwd / "out.jsonl.meta.json").read_text())["counts"]
     assert counts["dropped"] == {"margin": 3 * QUERIES}
     options = ["--margin", "2", "--negatives", "4", "--seed", "1"]
     assert run_command(capfd, *CALL, *options) != (cwd / "out.jsonl").read_text()  # --seed selects the sample
-    fates = {"candidates": 9, "kept": 4, "dropped": 3, "not_drawn": 2, "became_positives": 0, "random": 0}
+    fates = {"candidates": 9, "kept": 4, "dropped": 3, "not_sampled": 2, "became_positives": 0, "random": 0}
     assert counts["passages"] == {name: number * QUERIES for name, number in fates.items()}
 
 
@@ -74,7 +74,7 @@ def test_queries_that_make_no_example_are_in_the_audit_too(cwd, capfd):
     write_text(cwd / "qrels.tsv", (cwd / "qrels.tsv").read_text() + "zz\td0\t1\n")
     run_command(capfd, *CALL, "--set", "max_score=0.5", "--audit", "audit.jsonl", "-o", "out.jsonl")
     reasons = ["without positives", "without negatives", "without negatives", None]
-    assert [row.get("left_out") for row in read(cwd / "audit.jsonl")] == reasons
+    assert [row.get("skipped") for row in read(cwd / "audit.jsonl")] == reasons
     counts = json.loads((cwd / "out.jsonl.meta.json").read_text())["counts"]
     assert counts["dropped"] == {"max-score": 18}  # 9 candidates of each of two queries
     assert (counts["passages"]["candidates"], counts["passages"]["dropped"]) == (19, 18)

@@ -202,11 +202,11 @@ def test_random_passages_that_a_filter_rejects_and_queries_below_the_floor_are_c
     run_command(capfd, *CALL, *more, "--audit", audit, "--report", tmp_path / "report.txt", "-o", out)
     row = rows_of(audit.read_text())["q5"]
     assert sorted(one["id"] for one in row["dropped"]) == ["d6", "d7", "d8"]  # which the run has
-    rejected = {one["id"]: (one["source"], one["by"], one["limit"]) for one in row["random_refused"]}
+    rejected = {one["id"]: (one["source"], one["by"], one["limit"]) for one in row["random_rejected"]}
     assert rejected == dict.fromkeys(["d2", "d3", "d4"], ("random", "cosine", 0.95))  # which it has not
     # Before q's passage lie three, but for q0, q1 and q2: 37 * 3 + 2 + 1. At most 40 - 1 - 3 = 36 are left of the 38 wanted.
     counts = counts_of(out)
-    assert (counts["passages"]["random_refused"], counts["with fewer than min_negatives"]) == (114, 40)
+    assert (counts["passages"]["random_rejected"], counts["with fewer than min_negatives"]) == (114, 40)
     assert "random passages rejected by a filter" in (tmp_path / "report.txt").read_text()
 
 

@@ -50,7 +50,7 @@ def test_the_most_suspicious_queries_are_shown_first():
         kept = {"id": "d", "source": "s", "rank": 1 + number}
         if number in (7, 9):
             kept["suspicious"] = ["above"]
-        rows.append({"query_id": f"q{number}", "positives": [], "kept": [kept], "dropped": [], "not_drawn": 0})
+        rows.append({"query_id": f"q{number}", "positives": [], "kept": [kept], "dropped": [], "not_sampled": 0})
     summary = summarize_audit(rows, num_queries=6)
     # A suspicious negative of rank 8 weighs more than one of rank 10.
     assert [row["query_id"] for row in summary.shown[:2]] == ["q7", "q9"]

@@ -204,7 +204,7 @@ def test_attention_that_is_not_available_is_rejected(monkeypatch: pytest.MonkeyP
     AttentionBackend("sdpa", CPU, half=False).check()
 
 
-def test_copied_layers_and_the_generator_have_the_attention_of_the_encoder(files: PretrainingFiles) -> None:
+def test_decoders_and_the_generator_use_the_attention_backend_of_the_encoder(files: PretrainingFiles) -> None:
     composition = parse_composition(files.content("simlm"), "simlm")
     network, _ = build_network(composition, files.model, seed=1, attention=AttentionBackend("eager", CPU, half=False))
     decoders = [recovery.reader for recovery in network.recoveries.values() if hasattr(recovery.reader, "layers")]

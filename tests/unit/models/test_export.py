@@ -14,7 +14,7 @@ from drtk.retrieval.encode import Embedder
 from drtk.runtime.integrity import read_json
 from tests.run_commands import Capture, run_command
 from tests.tiny_models import save_tiny_encoder
-from tests.unit.evaluation.test_probes import write_collection
+from tests.unit.evaluation.test_dev_evaluation import write_collection
 
 pytest.importorskip("onnx", reason="the export extra is not installed")
 pytest.importorskip("onnxruntime", reason="the export extra is not installed")

@@ -18,7 +18,7 @@ from drtk.models.generation import TextGenerator
 from drtk.models.library_embedder import SentenceTransformersEmbedder
 from drtk.models.term_weighter import TermWeightPredictor, init_term_weight_model
 from drtk.query_expansion.config import ReadSettings
-from drtk.query_expansion.read import AnswerReader
+from drtk.query_expansion.fid_reader import AnswerReader
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.progress import silence_transformers
 from tests.backbone_families import save_random_masked_lm
@@ -111,7 +111,7 @@ LOADERS: dict[str, Callable[[Folders], Any]] = {
     "drtk/models/library_embedder.py": load_library_model,
     "drtk/models/cross_encoder.py": load_scorer,
     "drtk/models/generation.py": load_generator,
-    "drtk/query_expansion/read.py": load_reader,
+    "drtk/query_expansion/fid_reader.py": load_reader,
     "drtk/models/term_weighter.py": load_term_weight_model,
     "drtk/expansion/term_weights/bprop.py": load_attention,
 }

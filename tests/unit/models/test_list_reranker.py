@@ -41,7 +41,7 @@ def test_layers_are_initialized_independently() -> None:
         assert bool((one[name] != one[name.replace("layers.0.", "layers.1.")]).any()), name
 
 
-def test_a_folder_gives_the_same_logits_unless_it_is_damaged(model: ListReranker, tmp_path: Path) -> None:
+def test_saved_model_has_the_same_logits_and_a_damaged_folder_is_rejected(model: ListReranker, tmp_path: Path) -> None:
     save_list_reranker(model, tmp_path / "h")
     assert is_list_reranker(tmp_path / "h")
     assert not is_list_reranker(tmp_path)

@@ -143,7 +143,7 @@ def test_a_plain_encoder_has_cls_pooling_and_dot_product_unless_told_otherwise(p
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls+max"])
-def test_folders_written_here_load_in_sentence_transformers_and_transformers(tmp_path: Path, pooling: str):
+def test_saved_encoders_load_in_sentence_transformers_and_transformers(tmp_path: Path, pooling: str):
     from transformers import AutoModel
 
     folder = save_tiny_encoder(tmp_path / "m", pooling=pooling, normalize=True)

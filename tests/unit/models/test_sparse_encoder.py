@@ -38,7 +38,7 @@ def masked_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("family", ["bert", "xlm-roberta", "distilbert", "modernbert"])
-def test_a_folder_written_here_gives_equal_weights_in_sentence_transformers(family: str, tmp_path: Path):
+def test_saved_sparse_encoder_has_equal_weights_in_sentence_transformers(family: str, tmp_path: Path):
     save_random_masked_lm(family, tmp_path / "lm")
     folder = save_sparse_encoder(tmp_path / "lm", tmp_path / "m")
     theirs = sparse.SparseEncoder(str(folder), device="cpu")
@@ -50,7 +50,7 @@ def test_a_folder_written_here_gives_equal_weights_in_sentence_transformers(fami
     assert theirs.similarity_fn_name == "dot"
 
 
-def test_a_folder_of_sentence_transformers_gives_equal_weights_here(masked_lm: Path, tmp_path: Path):
+def test_model_saved_by_sentence_transformers_has_equal_weights(masked_lm: Path, tmp_path: Path):
     modules = sparse.modules
     first = modules.Transformer(str(masked_lm), transformer_task="fill-mask", max_seq_length=12)
     theirs = sparse.SparseEncoder(modules=[first, modules.SpladePooling("max")], device="cpu")

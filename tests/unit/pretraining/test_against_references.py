@@ -146,8 +146,8 @@ def convert_to_gpt2(block: Any, *, heads: int) -> GPT2Block:
 
 def compute_retromae(scene: Scene) -> Terms:
     slot = scene.batch["decoder"]
-    assert slot.visible is not None
-    visible = build_visible_mask(slot.visible, slot.attention)
+    assert slot.attention_mask is not None
+    visible = build_visible_mask(slot.attention_mask, slot.attention)
     texts = scene.texts("encoder")
     seen = []
     for row, text in enumerate(texts):

@@ -131,9 +131,9 @@ def test_visibility_matrices_do_not_depend_on_the_micro_batch(files: Pretraining
     whole = stage.data.build_collator(8).collate(seen)["decoder"]
     alone = stage.data.build_collator(1).collate(seen[3:4])["decoder"]
     size = int(alone.attention.sum())
-    assert whole.visible is not None
-    assert alone.visible is not None
-    assert torch.equal(whole.visible[3, :size, :size], alone.visible[0])
+    assert whole.attention_mask is not None
+    assert alone.attention_mask is not None
+    assert torch.equal(whole.attention_mask[3, :size, :size], alone.attention_mask[0])
 
 
 def test_replaced_tokens_do_not_depend_on_the_batch(files: PretrainingFiles):

@@ -109,8 +109,8 @@ def test_causal_attention_mask_has_known_value() -> None:
 def test_two_stream_position_uses_only_visible_original_tokens(family: str) -> None:
     adapter = make_adapter(family)
     decoder, batch = make_decoder("two-stream", adapter), make_batch(adapter, 7)
-    assert batch.visible is not None
-    batch.visible[0, 4, 5] = False
+    assert batch.attention_mask is not None
+    batch.attention_mask[0, 4, 5] = False
     changed_ids = batch.ids.clone()
     changed_ids[0, 5] = batch.ids[0, 5] % 90 + 6
     outputs = [

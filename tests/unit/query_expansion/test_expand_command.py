@@ -272,7 +272,7 @@ def test_a_run_with_unknown_ids_is_rejected_with_one_line(files, capfd):
         ("--from-run r", "--corpus and --from-run must be given together"),
         ("--model m --set candidates=3", "--set candidates requires --from-run"),
         ("--from-run r --corpus c --n 3", "`n` requires `model`"),
-        ("--from-run r --corpus c --kind answer", "`from_run` makes sentence, title, terms"),
+        ("--from-run r --corpus c --kind answer", "`from_run` supports sentence, title, terms"),
         ("--model m --kind ../a", "`kind` '../a': must be one word, usable as a file name"),
         ("--model m --decode greedy --n 3", "`n` 3: cannot be combined with `decode` greedy"),
         ("--model m --set outside=draw", "--set outside requires --holdout"),

@@ -12,7 +12,7 @@ from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5F
 from transformers.modeling_outputs import BaseModelOutput
 
 from drtk.models.seq2seq import DecodingState, GenerationModel
-from drtk.query_expansion.read import decode_answers, encode_passages
+from drtk.query_expansion.fid_reader import decode_answers, encode_passages
 from drtk.text.batching import TokenizedTexts
 
 # Four questions with 3, 1, 5 and 2 passages of differing length.

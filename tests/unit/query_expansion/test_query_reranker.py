@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from drtk.cli.main import app
 from drtk.config import load_preset, merge_settings
 from drtk.query_expansion.config import QueryRerankerConfig
-from drtk.query_expansion.labeled import LabeledCandidates
+from drtk.query_expansion.labeled_candidates import LabeledCandidates
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, InputFormat
 from drtk.query_expansion.train_reranker import (
     MeanRank,
@@ -31,7 +31,7 @@ from drtk.training.fit import ProgressCallback
 from tests.expansion_collection import label_expansions, read_rows, write_collection
 from tests.reference import queries as slow
 from tests.tiny_models import TOPICS, make_topic_words, save_tiny_cross_encoder, save_tiny_encoder
-from tests.unit.query_expansion.test_labeled import candidates
+from tests.unit.query_expansion.test_labeled_candidates import candidates
 
 
 def settings_of(preset: str, **changes: object) -> QueryRerankerConfig:
@@ -77,14 +77,14 @@ def test_presets_minimize_the_loss_of_methods_7_5(preset, changes, loss):
 
 
 @pytest.mark.parametrize(
-    ("preset", "scorer", "length", "batch", "epochs"), [("ear-ri", "ri", 64, 8, 2), ("ear-rd", "rd", 256, 4, 3)]
+    ("preset", "variant", "length", "batch", "epochs"), [("ear-ri", "ri", 64, 8, 2), ("ear-rd", "rd", 256, 4, 3)]
 )
-def test_presets_have_the_settings_of_the_tables(preset, scorer, length, batch, epochs):
+def test_presets_have_the_settings_of_the_tables(preset, variant, length, batch, epochs):
     settings = settings_of(preset)
-    assert (settings.variant, settings.style, settings.max_length) == (scorer, "official", length)
+    assert (settings.variant, settings.style, settings.max_length) == (variant, "official", length)
     assert (settings.batch_size, settings.epochs, settings.candidates, settings.max_rank) == (batch, epochs, 50, 101)
     # 58,880 questions of NQ (docs/methods/ear.md), one group each: 58,880 / 8 * 2 and 58,880 / 4 * 3 steps
-    assert plan_training(58_880, settings).steps == {"ri": 14_720, "rd": 44_160}[scorer]
+    assert plan_training(58_880, settings).steps == {"ri": 14_720, "rd": 44_160}[variant]
 
 
 def test_a_batch_puts_the_ranks_of_each_question_into_a_row():
@@ -141,8 +141,8 @@ def text(draw: random.Random, longest: int) -> str:
 
 
 @pytest.mark.parametrize("style", ["official", "thesis"])
-@pytest.mark.parametrize("scorer", ["ri", "rd"])
-def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer, scorer, style):
+@pytest.mark.parametrize("variant", ["ri", "rd"])
+def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer, variant, style):
     draw = random.Random(3)
     for _ in range(60):
         candidate = CandidateTexts(text(draw, 9), text(draw, 9), text(draw, 3), text(draw, 30))
@@ -150,12 +150,12 @@ def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer, scorer, s
         parts = [candidate.question, candidate.text]
         if style == "thesis":
             parts = [slow.expand(candidate.question, candidate.text)]
-        if scorer == "rd":
+        if variant == "rd":
             passage = [candidate.title, candidate.passage]
             parts += passage if style == "official" else [" ".join(passage)]
         pieces = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts]  # type: ignore[operator]
         first, last = tokenizer.cls_token_id, tokenizer.sep_token_id  # type: ignore[attr-defined]
-        actual = CandidateTokenizer(tokenizer, InputFormat(scorer, style, longest))([candidate]).ids.tolist()
+        actual = CandidateTokenizer(tokenizer, InputFormat(variant, style, longest))([candidate]).ids.tolist()
         assert actual == slow.scorer_input(pieces, first=first, last=last, longest=longest)
 
 

@@ -18,7 +18,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 
 @pytest.mark.parametrize(
-    ("scorer", "style", "wanted"),
+    ("variant", "style", "wanted"),
     [
         ("ri", "official", "[CLS] which rivers? [SEP] engines gardens [SEP]"),
         (
@@ -30,8 +30,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
         ("rd", "thesis", "[CLS] which rivers? engines gardens [SEP] violins planets castles winters [SEP]"),
     ],
 )
-def test_parts_are_separated_by_special_tokens(tokenizer, scorer, style, wanted):
-    tokens = CandidateTokenizer(tokenizer, InputFormat(scorer, style, 64))([CANDIDATE])
+def test_parts_are_separated_by_special_tokens(tokenizer, variant, style, wanted):
+    tokens = CandidateTokenizer(tokenizer, InputFormat(variant, style, 64))([CANDIDATE])
     assert tokens.types is not None
     types = tokens.types.tolist()
     text = tokenizer.decode(tokens.ids.tolist())  # type: ignore[attr-defined]
@@ -87,6 +87,7 @@ def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(toke
         folder = tmp_path / style
         save_cross_encoder(loaded, folder)
         stated = InputFormat("rd", style, 64).to_dict()
+        stated |= {"scorer": stated.pop("variant")} if style == "thesis" else {}  # as earlier versions wrote it
         manifest = {"command": "drtk rerank-queries train", "settings": {}, "inputs": [], INPUT_ENTRY: stated}
         write_json(folder / "meta.json", manifest)
         mine = RankEstimator(str(folder), device="cpu")(

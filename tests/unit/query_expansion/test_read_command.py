@@ -17,7 +17,7 @@ from drtk.cli.main import app
 from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.models.seq2seq import load_generation_model
-from drtk.query_expansion.read import ReaderQuestion, format_reader_input, iter_reader_questions
+from drtk.query_expansion.fid_reader import ReaderQuestion, format_reader_input, iter_reader_questions
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from tests.expansion_collection import read_rows, write_rows

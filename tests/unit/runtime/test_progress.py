@@ -85,7 +85,7 @@ def test_an_unknown_total_is_estimated_from_the_share_that_was_read(
     rng = Random(1)
     lines = b"".join(rng.randbytes(60).hex().encode() + b"\n" for _ in range(100_000))  # 7 MB when compressed
     (tmp_path / "run.gz").write_bytes(gzip.compress(lines, 1))
-    monkeypatch.setattr(inputs, "MIN_BYTES_FOR_SHARE", 1)
+    monkeypatch.setattr(inputs, "MIN_PROGRESS_BYTES", 1)
     set_verbosity(quiet=False, verbose=False)
     tracker, source = InputTracker(), str(tmp_path / "run.gz")
     assert tracker.get_share_read(source) is None  # not opened

@@ -138,7 +138,7 @@ def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"one\n"
 
 
-def test_opening_a_part_that_another_run_finishes_keeps_the_finished_output(
+def test_concurrent_run_keeps_output_committed_while_the_part_file_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "out"

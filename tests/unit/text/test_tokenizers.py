@@ -10,7 +10,7 @@ from tests.unit.text.small_tokenizers import byte_pieces, sentence_pieces, word_
 
 
 @pytest.mark.parametrize("make", [word_pieces, byte_pieces, sentence_pieces])
-def test_pieces_are_counted_and_cut_at_words(make, tmp_path):
+def test_word_pieces_are_counted_and_may_be_cut_only_between_words(make, tmp_path):
     folder = make(tmp_path)
     counter = WordPieceCounter(serialize_tokenizer(load_tokenizer(folder), folder))
     texts = ["the cat sat", "", "unbelievable!", "naïve 10,000 €"]

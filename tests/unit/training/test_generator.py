@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_the_loss_is_that_of_a_loop_over_tokens_and_padding_does_not_count(folder: Path, smoothing: float):
+def test_generator_loss_is_the_mean_over_tokens_without_padding(folder: Path, smoothing: float):
     writer = load_generation_model(folder)
     batch = collate(TEXTS, generator=writer, max_length=20, target_length=8)
     lengths = [len(writer.tokenizer(pair.target)["input_ids"]) for pair in TEXTS]

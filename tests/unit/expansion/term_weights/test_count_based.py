@@ -1,4 +1,4 @@
-"""Weights from counts, against the corpora of docs/methods/term-weights.md, docs/commands/index.md."""
+"""Count-based term weights on the example corpora of docs/methods/term-weights.md and docs/commands/index.md."""
 
 from __future__ import annotations
 

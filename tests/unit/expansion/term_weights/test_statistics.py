@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.expansion.term_weights import weigh
+from drtk.expansion.term_weights import compute
 from drtk.expansion.term_weights.base import CollectionStatistics, read_statistics
 from drtk.runtime.inputs import InputTracker
 from tests.run_commands import run_command, write_text
@@ -64,13 +64,13 @@ def test_only_runs_with_a_model_get_a_process_per_gpu(tmp_path, monkeypatch, cap
     save_tiny_encoder(tmp_path / "model")
     write_text(tmp_path / "corpus", '{"_id": "a", "text": "castles"}\n')
     on_gpus: list[bool] = []
-    run_filter = weigh.run_filter
+    run_filter = compute.run_filter
 
     def record(*arguments, gpu, **options):
         on_gpus.append(gpu)
         run_filter(*arguments, gpu=gpu, **options)
 
-    monkeypatch.setattr(weigh, "run_filter", record)
+    monkeypatch.setattr(compute, "run_filter", record)
     for method, model in (("tfidf", "--tokenizer"), ("bprop", "--model")):
         run_command(capfd, "termweight", tmp_path / "corpus", "--method", method, model, tmp_path / "model", "-o", tmp_path / method)  # fmt: skip
     assert on_gpus == [False, False, True, True]  # statistics and weights by each method

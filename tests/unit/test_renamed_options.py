@@ -10,7 +10,7 @@ import pytest
 
 from drtk.cli.main import load_functions
 from drtk.config import load_preset
-from drtk.renamed import RENAMED
+from drtk.renamed_options import RENAMED
 from tests.contract.run_drtk import run_in_process
 from tests.run_commands import write_text
 

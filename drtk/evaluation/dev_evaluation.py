@@ -1,4 +1,4 @@
-"""Probes: small evaluations of an encoder or reranker during training, on rankings or human ratings."""
+"""Small evaluations of an encoder or reranker on dev data during training: probes on rankings or human ratings."""
 
 from __future__ import annotations
 

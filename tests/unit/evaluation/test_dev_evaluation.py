@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.evaluation.probes import RankingProbe, RatingProbe, RerankingProbe, sample_passages
+from drtk.evaluation.dev_evaluation import RankingProbe, RatingProbe, RerankingProbe, sample_passages
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from tests.run_commands import write_text

@@ -12,7 +12,7 @@ from drtk.cli.main import app
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.query_expansion.candidates import ExpansionList, load_queries
 from drtk.query_expansion.config import QueryRerankerConfig
-from drtk.query_expansion.labeled import LabeledCandidates, load_labeled_candidates
+from drtk.query_expansion.labeled_candidates import LabeledCandidates, load_labeled_candidates
 from drtk.records import Expansion, Query
 from drtk.runtime.inputs import InputTracker
 from tests.expansion_collection import label_expansions, read_rows, write_collection, write_rows

@@ -47,11 +47,11 @@ from drtk.text.words import load_stop_words, read_stopwords
 
 MASKING_RATE = 0.15  # of the report
 _ROWS = {
-    "hidden by chance": "random masking",
+    "masked at random": "random masking",
     "highest weights": "highest weights",
-    "hidden, max": "ROM, weights divided by their maximum",
-    "hidden, minmax": "ROM, weights from minimum to maximum",
-    "hidden, sum": "ROM, weights with a sum of 1",
+    "masked, max": "ROM, weights divided by their maximum",
+    "masked, minmax": "ROM, weights from minimum to maximum",
+    "masked, sum": "ROM, weights with a sum of 1",
 }
 
 
@@ -60,7 +60,7 @@ def count_masked(
 ) -> dict[str, int]:
     """Count the word pieces of a passage, those masked, and those of stop words or punctuation.
 
-    Returns {"passages": 1, "pieces": word pieces, "hidden": masked pieces, "stop words": pieces of stop words or
+    Returns {"passages": 1, "pieces": word pieces, "masked": masked pieces, "stop words": pieces of stop words or
     punctuation, each name in `_ROWS`: number of the latter pieces that this strategy masks}.
 
     pieces: word pieces of the passage text
@@ -74,12 +74,12 @@ def count_masked(
     values = np.array(weights, dtype=np.float64)
     chance = create_generator(seed, split_passage.passage.id, "rom").random(len(values))
     scores = {
-        "hidden by chance": chance,
+        "masked at random": chance,
         "highest weights": values,
-        **{f"hidden, {how}": scale_weights(values, how) + chance for how in ("max", "minmax", "sum")},
+        **{f"masked, {how}": scale_weights(values, how) + chance for how in ("max", "minmax", "sum")},
     }
     budget = compute_mask_budget(MASKING_RATE, len(values))
-    counts = {"passages": 1, "pieces": len(values), "hidden": budget, "stop words": int(is_empty.sum())}
+    counts = {"passages": 1, "pieces": len(values), "masked": budget, "stop words": int(is_empty.sum())}
     for name, piece_scores in scores.items():
         counts[name] = int(is_empty[sort_largest_first(piece_scores)[:budget]].sum())
     return counts
@@ -89,17 +89,16 @@ def format_report(counts: Mapping[str, Any], method: str) -> list[str]:
     """Return the lines of a table: share of stop words and punctuation in the pieces that each strategy masks.
 
     Returns [] without counts.
-
     counts: sums of the counts of `count_masked`
     """
-    if not counts.get("hidden"):
+    if not counts.get("masked"):
         return []
     share = counts["stop words"] / counts["pieces"]
     title = (
         f"{method}: share of stop words and punctuation in the {MASKING_RATE:.0%} of word pieces that would be masked "
         f"({counts['passages']:,} passages, {counts['pieces']:,} pieces, {share:.1%} in all pieces)"
     )
-    return [title, *(f"  {counts[name] / counts['hidden']:6.1%}  {label}" for name, label in _ROWS.items())]
+    return [title, *(f"  {counts[name] / counts['masked']:6.1%}  {label}" for name, label in _ROWS.items())]
 
 
 class WeightingPlan(NamedTuple):
@@ -125,12 +124,14 @@ class WeightingPlan(NamedTuple):
 class SplitBatch(NamedTuple):
     """Passages that a worker process split into words.
 
-    inputs: the model input of each passage; after the model has run, its outputs, one float32 value per word piece
-    passages: the list of `SplitPassage`, pickled, so that the main process need not unpickle it
+    inputs: the model input of each passage    passages: pickled list of `SplitPassage`, which the main process only passes on
     """
 
     inputs: list[Any]
     passages: bytes
+
+
+_PredictedBatch: TypeAlias = tuple[list[np.ndarray], bytes]  # of a `SplitBatch`: outputs of the model, and `passages`
 
 
 class _WorkerTask:
@@ -153,10 +154,10 @@ class _WorkerTask:
     def _split(self) -> PassageSplitter:  # not picklable, so each process makes its own
         return PassageSplitter(self._tokenizer, self._plan.settings, self._plan.split)
 
-    def __call__(self, batch: list[Passage] | SplitBatch) -> Any:
+    def __call__(self, batch: list[Passage] | _PredictedBatch) -> Any:
         """Return a `SplitBatch` for passages if there is a model, else the result of `process`."""
-        if isinstance(batch, SplitBatch):
-            return self.process(pickle.loads(batch.passages), batch.inputs)
+        if isinstance(batch, tuple):
+            return self.process(pickle.loads(batch[1]), batch[0])
         split_passages = self._split(batch)
         if not self.method_class.with_model:
             return self.process(split_passages, ())
@@ -200,10 +201,9 @@ class _WorkerFunction(BatchFunction):
             yield self(previous)
 
     @staticmethod
-    def _add_outputs(parts: list[SplitBatch], predict: Predictor) -> Iterator[SplitBatch]:
+    def _add_outputs(parts: list[SplitBatch], predict: Predictor) -> Iterator[_PredictedBatch]:
         outputs = iter(predict([model_input for part in parts for model_input in part.inputs]))
-        for part in parts:
-            yield SplitBatch([*islice(outputs, len(part.inputs))], part.passages)
+        return (([*islice(outputs, len(part.inputs))], part.passages) for part in parts)
 
     def close(self) -> None:
         """End the processes."""
