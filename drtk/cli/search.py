@@ -18,7 +18,7 @@ from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.runners import RunnerSettings
 
 if TYPE_CHECKING:
-    from drtk.retrieval.search import IndexGroup, PassageStore, QueryEncoder
+    from drtk.retrieval.search import IndexGroup, QueryEncoder
 
 TERMINAL_DEPTH = 5  # passages printed for a typed query
 
@@ -185,10 +185,10 @@ def search_and_print(
     """Search for a query, or for each line of stdin if it is "-", and print the `k` best passages.
 
     corpus: file with the texts, by default the corpus that is recorded in the index
-    Raises UsageError for an empty query, RecordError for a line that is not UTF-8.
+    Raises UsageError for an empty query, RecordError for a line that is not UTF-8, MismatchError for an id of different passages.
     """
-    from drtk.data.corpus_store import CorpusStore
     from drtk.records import Query
+    from drtk.retrieval.passage_lookup import PassageLookup
     from drtk.retrieval.search import RankingOptions, TextQuerySearcher
     from drtk.retrieval.snippets import format_passages
     from drtk.runtime.progress import escape_control_characters, log
@@ -196,11 +196,8 @@ def search_and_print(
     if not question.strip():
         raise UsageError("--query: the query is empty; give its text, or - for stdin")
     searcher = TextQuerySearcher(collection, encoder)
-    corpora = [corpus] if corpus else sorted({at["corpus"] for at in collection.manifests if at.get("corpus")})
-    stores: list[PassageStore] = [CorpusStore.open(path) for path in corpora if corpus or Path(path).exists()]
-    stores += [] if corpus else collection.stores
-    _warn_if_corpus_changed(collection, corpora)
-    if not stores:
+    lookup = PassageLookup(collection, corpus)
+    if not lookup.names:
         log("printing ids only: the corpus of the index was not found; give it with --corpus FILE")
     use_bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     highlight: Callable[[str], str] = "\033[1m{}\033[0m".format if use_bold else str
@@ -211,12 +208,10 @@ def search_and_print(
         ((_, ranking),) = searcher([Query("query", text)], RankingOptions(k))
         if not ranking:
             log("no passages found")
-        passages = [
-            next((passage for store in stores if (passage := store.get(id)) is not None), None) for id, _ in ranking
-        ]
-        if stores and None in passages and not has_warned:
+        passages = [lookup.get(id) for id, _ in ranking]
+        if lookup.names and None in passages and not has_warned:
             has_warned = True
-            log(f"{', '.join(corpora)}: some retrieved passages are missing; is this the corpus of the index?")
+            log(f"{', '.join(lookup.names)}: some retrieved passages are missing; is this the corpus of the index?")
         width = shutil.get_terminal_size().columns
         for line in format_passages(text, ranking, passages, width=width, highlight=highlight):
             print(line, flush=True)
@@ -233,17 +228,3 @@ def _iter_stdin_lines() -> Iterator[str]:
             raise RecordError(f"<stdin>:{number}", "not UTF-8; encode queries as UTF-8") from error
         if text:
             yield text
-
-
-def _warn_if_corpus_changed(collection: IndexGroup, corpora: list[str]) -> None:
-    """Warn if the corpus of an index changed after indexing, so that its texts may differ from those ranked."""
-    from drtk.data.checks import find_origins
-    from drtk.runtime.integrity import compute_content_digest
-    from drtk.runtime.progress import warn
-
-    paths = {Path(path).resolve() for path in corpora}
-    for folder, manifest in zip(collection.folders, collection.manifests, strict=True):
-        corpus = Path(manifest.get("corpus") or "")
-        origins = {origin.digest for origin in find_origins(folder)}
-        if corpus.is_file() and corpus.resolve() in paths and origins and compute_content_digest(corpus) not in origins:
-            warn(f"{corpus}: changed since {folder} was made, so texts may differ from those ranked; index it again")

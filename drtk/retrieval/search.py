@@ -197,9 +197,10 @@ class IndexGroup:
             self._workers.close()
 
     @property
-    def stores(self) -> list[PassageStore]:
-        """The indexes of this process that store the passages themselves; [] if workers hold the indexes."""
-        return [index for index in self.indexes if getattr(index, "has_passages", False)]
+    def stores(self) -> dict[str, PassageStore]:
+        """The indexes of this process that store the passages themselves, by folder; {} if workers hold the indexes."""
+        indexes = zip(self.folders, self.indexes, strict=False)
+        return {folder: index for folder, index in indexes if getattr(index, "has_passages", False)}
 
     def get_batch_size(self, k: int, *, as_lists: bool) -> int:
         """Return the number of queries to search at once: for `exact`, as many as one pass over its vectors can serve.

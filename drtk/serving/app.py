@@ -15,7 +15,7 @@ from drtk.errors import DrtkError
 from drtk.serving.systems import FullPassage, ListedQuery, SystemDescription, SystemHits, Systems, SystemsOverview
 
 HOSTS = ["127.0.0.1", "localhost", "testserver"]  # against DNS rebinding: sites with names that resolve to this machine
-MAX_QUERY, MAX_HITS = 2000, 100  # characters, passages
+MAX_QUERY, MAX_HITS = 20_000, 100  # characters, passages
 _FILES = {
     "/": ("page.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
@@ -76,9 +76,9 @@ def create_app(systems: Systems) -> FastAPI:
         return systems.list_queries()
 
     @app.get("/api/passage", responses={404: {"description": "No passage has this id"}})
-    def get_passage(id: str) -> FullPassage:
-        """Return a passage with its text and the ids of its neighbors."""
-        passage = systems.get_passage(id)
+    def get_passage(id: str, system: str | None = None) -> FullPassage:
+        """Return a passage of a system, by default the first one, with its text and the ids of its neighbors."""
+        passage = systems.get_passage(id, system)
         if passage is None:
             raise HTTPException(404, "no passage has this id")
         return passage

@@ -22,9 +22,9 @@ const describeChange = (hit, ranks) => {
   const change = before - hit.rank;
   return make("span", change > 0 ? "up" : change < 0 ? "down" : "same", change ? `${change > 0 ? "↑" : "↓"}${Math.abs(change)}` : "=");
 };
-const makeHit = (hit, ranks) => {
+const makeHit = (hit, system, ranks) => {
   const title = make("button", "title", hit.title || hit.id);
-  title.addEventListener("click", () => showPassage(hit.id));
+  title.addEventListener("click", () => showPassage(hit.id, system));
   const facts = make("div", "facts", make("span", "id", hit.id), make("span", "score", hit.score.toFixed(4)));
   if (ranks) facts.append(describeChange(hit, ranks));
   if (hit.grade !== null) facts.append(make("span", `grade ${hit.grade > 0 ? "relevant" : "irrelevant"}`, `grade ${hit.grade}`));
@@ -42,22 +42,22 @@ async function showResults(parameters) {
   byId("results").replaceChildren(...found.map((system, index) => {
     const milliseconds = (system.seconds * 1000).toLocaleString("en", { maximumSignificantDigits: 2 });
     const time = make("small", "", ` ${system.hits.length} passages, ${milliseconds} ms`);
-    return make("section", "", make("h2", "", system.system, time), make("ol", "", ...system.hits.map((hit) => makeHit(hit, index ? ranks : null))));
+    return make("section", "", make("h2", "", system.system, time), make("ol", "", ...system.hits.map((hit) => makeHit(hit, system.system, index ? ranks : null))));
   }));
   const id = parameters.query_id;
   say(!found.some((system) => system.hits.length) ? "No passages found." : id ? `Query ${id}` : "Passages found.");
 }
 
-async function showPassage(id) {
+async function showPassage(id, system) {
   try {
-    const passage = await get("/api/passage", { id });
+    const passage = await get("/api/passage", { id, system });
     const dialog = byId("passage");
     byId("title").textContent = passage.title || passage.id;
     dialog.querySelector(".id").textContent = passage.place ? `${passage.id} · ${passage.place}` : passage.id;
     dialog.querySelector(".text").textContent = passage.text;
     for (const name of ["previous", "next"]) {
       byId(name).hidden = !passage[name];
-      byId(name).onclick = () => showPassage(passage[name]);
+      byId(name).onclick = () => showPassage(passage[name], system);
     }
     if (!dialog.open) dialog.showModal();
   } catch (error) {

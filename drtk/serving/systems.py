@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from drtk.data.corpus_store import CorpusStore
 from drtk.data.ids import get_document_id, parse_document_id
 from drtk.data.readers import read_queries
 from drtk.data.trec import load_qrels
@@ -19,7 +17,8 @@ from drtk.evaluation.measures import parse_measures
 from drtk.indexing.base import Ranking
 from drtk.indexing.config import SearchSettings
 from drtk.records import Passage, Query
-from drtk.retrieval.search import IndexGroup, PassageStore, RankingOptions, TextQuerySearcher, make_query_encoder
+from drtk.retrieval.passage_lookup import PassageLookup
+from drtk.retrieval.search import IndexGroup, RankingOptions, TextQuerySearcher, make_query_encoder
 from drtk.retrieval.snippets import extract_snippet, format_place, stem_query_words
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import Progress
@@ -102,10 +101,11 @@ class SystemsOverview:
 class SearchSystem:
     """An index that is searched with query texts, one search at a time.
 
+    corpus: as in `PassageLookup`
     Raises MismatchError for vectors without a recorded encoder, and the errors of `IndexGroup`.
     """
 
-    def __init__(self, name: str, folder: str) -> None:
+    def __init__(self, name: str, folder: str, corpus: str | None = None) -> None:
         self.name, settings = name, SearchSettings()
         self.group = IndexGroup([folder], settings)
         if self.group.needs_encoder and not (self.group.encoder or {}).get("model"):
@@ -113,6 +113,7 @@ class SearchSystem:
                 f"{folder}: does not record the encoder of its vectors; give `model` to drtk convert or drtk index, or encode the passages with drtk encode"
             )
         self._search = TextQuerySearcher(self.group, make_query_encoder(self.group, settings, None))
+        self.passages = PassageLookup(self.group, corpus)
 
     def search(self, queries: Sequence[Query], k: int) -> list[Ranking]:
         """Return the top `k` passages for each query."""
@@ -121,10 +122,10 @@ class SearchSystem:
 
 
 class Systems:
-    """Systems that search one corpus, with an optional set of queries and judgments.
+    """Systems with an optional set of queries and judgments. Their corpora may differ, for example in the length of passages.
 
     folders: index folder by name of the system
-    corpus: file of the passages; None uses the corpora recorded in the indexes
+    corpus: file of the passages; None uses the corpora recorded in the indexes; a system without one uses another system's
     measures: measures that are computed for each judged query, separated by spaces or commas
     Raises MismatchError if no corpus is found, or if no query is judged, and the errors of loading an encoder.
     """
@@ -138,15 +139,14 @@ class Systems:
         qrels: str | None = None,
         measures: str = "nDCG@10 RR@10 R@100",
     ) -> None:
-        self.systems = [SearchSystem(name, folder) for name, folder in folders.items()]
+        self.systems = [SearchSystem(name, folder, corpus) for name, folder in folders.items()]
         for system in self.systems:  # loads the encoders, so that a missing one is reported at the start
             system.search([Query("start", "a")], 1)
-        recorded = {str(system.group.manifest.get("corpus") or "") for system in self.systems}
-        paths = [corpus] if corpus else sorted(path for path in recorded if path and Path(path).exists())
-        self._stores: list[PassageStore] = [CorpusStore.open(path) for path in paths]
-        self._stores += [] if corpus else [store for system in self.systems for store in system.group.stores]
-        if not self._stores:
+        with_corpus = [system for system in self.systems if system.passages.names]
+        if not with_corpus:
             raise MismatchError(f"{next(iter(folders.values()))}: the corpus of the index was not found; give `corpus`")
+        for system in self.systems:
+            system.passages = system.passages if system.passages.names else with_corpus[0].passages
         self._judgments = load_qrels(qrels, tracker=InputTracker()) if qrels else {}
         self.measures = [measure.name for measure in parse_measures(measures)] if qrels else []
         self._queries = list(read_queries(queries, tracker=InputTracker())) if queries else []
@@ -195,7 +195,7 @@ class Systems:
             seconds = time.perf_counter() - start
             hits = []
             for rank, (id, score) in enumerate(ranking, start=1):
-                passage = self._find_passage(id)
+                passage = self._find_passage(id, system)
                 hits.append(
                     ResultPassage(
                         id,
@@ -213,22 +213,28 @@ class Systems:
         """Return all queries of the query set, with the values of the measures for judged ones."""
         return [ListedQuery(query.id, query.text, self._values.get(query.id, {})) for query in self._queries]
 
-    def get_passage(self, id: str) -> FullPassage | None:
-        """Return a passage with the ids of the passages before and after it in its document; None for an unknown id."""
-        passage = self._find_passage(id)
-        if passage is None:
+    def get_passage(self, id: str, system: str | None = None) -> FullPassage | None:
+        """Return a passage with the ids of the passages before and after it in its document; None for an unknown id.
+
+        system: name of the system whose corpus has the passage; by default the first one
+        """
+        owner = next((other for other in self.systems if system in (None, other.name)), None)
+        if owner is None or (passage := self._find_passage(id, owner)) is None:
             return None
         metadata: Mapping[str, Any] = passage.metadata or {}
         names = {name: metadata.get(name) for name in ("prev", "next")}
         if not any(names.values()) and get_document_id(passage) != id and id.rpartition("#")[2].isdecimal():
             document, _, number = id.rpartition("#")
             names = {"prev": f"{document}#{int(number) - 1}", "next": f"{document}#{int(number) + 1}"}
-        neighbors = [name if isinstance(name, str) and self._find_passage(name) else None for name in names.values()]
+        neighbors = [
+            name if isinstance(name, str) and self._find_passage(name, owner) else None for name in names.values()
+        ]
         return FullPassage(passage.id, passage.title, format_place(passage), passage.text, *neighbors)
 
-    def _find_passage(self, id: str) -> Passage | None:
+    @staticmethod
+    def _find_passage(id: str, system: SearchSystem) -> Passage | None:
         with _LOCK:
-            return next((passage for store in self._stores if (passage := store.get(id)) is not None), None)
+            return system.passages.get(id)
 
 
 def _extract_snippet_parts(text: str, stems: frozenset[str]) -> list[str]:

@@ -99,10 +99,30 @@ def test_a_passage_has_its_neighbors(client: TestClient) -> None:
     assert client.get("/api/passage", params={"id": "../c.jsonl"}).status_code == 404
 
 
+def test_each_system_shows_the_texts_of_its_own_corpus(cwd: Path, capfd: Capture) -> None:
+    write_rows(cwd / "long.jsonl", [{"_id": "d0#1", "text": "the gear and a long text"}])
+    run_command(capfd, "index", "long.jsonl", "--type", "bm25s", "-o", "long")
+    client = TestClient(create_app(Systems({"one": "one", "long": "long"})))
+    found = client.get("/api/search?query=gear").json()
+    texts = {system["system"]: {hit["id"]: "".join(hit["parts"]) for hit in system["hits"]} for system in found}
+    assert (texts["one"]["d0#1"], texts["long"]["d0#1"]) == (f"{HOSTILE} box", "the gear and a long text")
+    for parameters, text in (({}, f"{HOSTILE} box"), ({"system": "long"}, "the gear and a long text")):
+        assert client.get("/api/passage", params={"id": "d0#1"} | parameters).json()["text"] == text
+    assert client.get("/api/passage?id=d0%231&system=other").status_code == 404
+    with pytest.raises(MismatchError, match=r"c\.jsonl and .*long\.jsonl have different passages 'd0#1'"):
+        run_command(capfd, "search", "one", "long", "--query", "box")
+
+
+def test_a_changed_corpus_is_reported(cwd: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_rows(cwd / "c.jsonl", [{"_id": "d0#1", "text": "other gear"}])
+    Systems({"one": "one", "two": "two"})
+    assert "c.jsonl: changed since one was made" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        *((f"/api/search?query={query}", 422) for query in ("", "%20", "a" * 2001)),
+        *((f"/api/search?query={query}", 422) for query in ("", "%20", "a" * 20_001)),
         *(("/api/search?query=gear&k=0", 422), ("/api/search?query=gear&k=101", 422)),
         *((path, 404) for path in ("/c.jsonl", "/..%2fc.jsonl", "/page.html", "//etc/passwd", "/docs")),
     ],

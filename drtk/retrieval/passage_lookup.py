@@ -1,0 +1,52 @@
+"""Look up the texts of retrieved passages in the corpora of their indexes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from drtk.data.checks import find_origins
+from drtk.data.corpus_store import CorpusStore
+from drtk.errors import MismatchError
+from drtk.records import Passage
+from drtk.retrieval.search import IndexGroup, PassageStore
+from drtk.runtime.integrity import compute_content_digest
+from drtk.runtime.progress import warn
+
+
+class PassageLookup:
+    """Passages of indexes by id: from `corpus`, the corpora recorded in the indexes, or indexes that store passages.
+
+    names: of the files and index folders that have the passages; [] if none was found
+    Warns about a corpus that changed after it was indexed, so that its texts may differ from those ranked.
+    """
+
+    def __init__(self, indexes: IndexGroup, corpus: str | None = None) -> None:
+        recorded = sorted({manifest["corpus"] for manifest in indexes.manifests if manifest.get("corpus")})
+        paths = [corpus] if corpus else [path for path in recorded if Path(path).exists()]
+        self._stores: dict[str, PassageStore] = {path: CorpusStore.open(path) for path in paths}
+        self._stores = self._stores or indexes.stores
+        for folder, manifest in zip(indexes.folders, indexes.manifests, strict=True):
+            indexed = Path(manifest.get("corpus") or "")
+            if indexed.is_file() and indexed.resolve() in {Path(path).resolve() for path in paths}:
+                origins = {origin.digest for origin in find_origins(folder)}
+                if origins and compute_content_digest(indexed) not in origins:
+                    warn(
+                        f"{indexed}: changed since {folder} was made, so texts may differ from those ranked; index it again"
+                    )
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._stores)
+
+    def get(self, id: str) -> Passage | None:
+        """Return a passage; None for an unknown id. Raises MismatchError if different passages have the id."""
+        first, result = "", None
+        for name, store in self._stores.items():
+            passage = store.get(id)
+            if result is None:
+                first, result = name, passage
+            elif passage is not None and passage != result:
+                raise MismatchError(
+                    f"{first} and {name} have different passages '{id}'; search their indexes separately"
+                )
+        return result
