@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +32,8 @@ _BLOCKS = ["table", "pre", "ul", "ol", "dl", "h1", "h2", "h3", "h4", "h5", "h6"]
 _FRONT_MATTER = re.compile(r"\A---\n(.*?\n)(?:---|\.\.\.)\n", re.DOTALL)
 _FRONT_TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE)
 _SPACE = re.compile(r"\s+")
+_HASHES = re.compile(r"^#+(?=\s)", re.MULTILINE)
+_NUMBER = re.compile(r"[\d.]+")
 _MAIL_FIELDS = ("From", "To", "Cc", "Date")
 
 
@@ -49,7 +50,7 @@ def check_modules(suffixes: set[str]) -> None:
 def parse_file(path: Path, id: str, fields: FieldMap) -> list[Parsed]:
     """Return the documents of a file, and errors in place of invalid rows. Files of unknown types are read as plain text.
 
-    id: id of the file's document; messages of mailboxes, and rows of tables if `fields` has no `_id`, get `ID:NUMBER`
+    id: id of the file's document; messages of mailboxes, and rows of tables without a column `_id`, get `ID:NUMBER`
     fields: the columns of a table (CSV, TSV, JSON or JSONL) that contain the id, title and text
     Raises RecordError (file:line) for a damaged file, DrtkError for a file that cannot be read.
     """
@@ -100,6 +101,11 @@ def _read_text(path: Path) -> str:
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise RecordError(f"{path}:{line}", "contains a NUL character, so it is not a text file; exclude it")
+    return _use_line_feeds(text)
+
+
+def _use_line_feeds(text: str) -> str:
+    """Replace carriage returns, with which the lines of a parser would not be those of `str.split`."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -117,6 +123,7 @@ def _parse_markdown(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
 
 def _make_markdown_document(id: str, text: str, title: str = "", **metadata: Any) -> Passage:
     """Return a document with its headings; without `title`, the first heading of level 1 is the title."""
+    text = _use_line_feeds(text)
     headings = find_headings(text)
     title = title or next((heading["title"] for heading in headings if heading["level"] == 1), "")
     return Passage(id, text, title, metadata | {"headings": headings})
@@ -156,13 +163,19 @@ def convert_html(html: bytes | str) -> tuple[str, str]:
     from bs4 import BeautifulSoup
     from markdownify import MarkdownConverter
 
+    class Converter(MarkdownConverter):
+        def escape(self, text: str, parent_tags: Any) -> str:
+            escaped: str = super().escape(text, parent_tags)
+            return _HASHES.sub(r"\\\g<0>", escaped)  # no heading
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about XHTML, and about texts that look like file names
         page = BeautifulSoup(html, "lxml")
     name = page.title.get_text() if page.title else ""
     for element in page.select(_NAVIGATION):
         element.decompose()
-    content = page.find("main") or page.find(role="main") or page.body or page
+    places = (page.find("main"), page.find(role="main"), page.body)
+    content = next((place for place in places if place is not None and place.get_text(strip=True)), page)
     for table in content.find_all("table"):
         if table.find(_BLOCKS):
             for element in table.find_all(["thead", "tbody", "tr", "td", "th"]):
@@ -172,7 +185,7 @@ def convert_html(html: bytes | str) -> tuple[str, str]:
     titles = content.find_all("h1")
     if len(titles) == 1:
         name = titles[0].get_text()
-    converter = MarkdownConverter(
+    converter = Converter(
         heading_style="ATX",
         strip=["a", "img", "title"],
         escape_asterisks=False,
@@ -208,7 +221,7 @@ def _parse_pdf(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
         for number in range(len(pdf)):
             text = pdf[number].get_textpage().get_text_bounded()
             text = text.replace("\x02", "").replace("\ufffe", "")  # PDFium's marks of hyphens at line ends
-            texts.append(text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "").strip() + "\n")
+            texts.append(_use_line_feeds(text).replace("\0", "").strip() + "\n")
         pages = list(accumulate(map(len, texts), initial=0))[:-1]
         headings: list[dict[str, Any]] = []
         for mark in pdf.get_toc():
@@ -265,7 +278,10 @@ def _parse_mailbox(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
     from mailbox import mbox
 
     parse: Any = lambda file: message_from_binary_file(file, policy=policy.default)  # noqa: E731
-    for number, message in enumerate(mbox(path, factory=parse, create=False), start=1):
+    messages = mbox(path, factory=parse, create=False)
+    if not len(messages) and path.stat().st_size:
+        raise RecordError(f"{path}:1", "no message begins with a line 'From …'; exclude the file")
+    for number, message in enumerate(messages, start=1):
         yield _make_mail_document(message, f"{id}:{number}")
 
 
@@ -275,7 +291,7 @@ def _make_mail_document(message: Any, id: str) -> Passage:
     if body is not None and body.get_content_subtype() == "html":
         text = convert_html(text)[0]
     fields = {name.lower(): _replace_surrogates(str(message[name])) for name in _MAIL_FIELDS if message[name]}
-    return Passage(id, text.replace("\r\n", "\n"), str(message["Subject"] or ""), fields)
+    return Passage(id, _use_line_feeds(text), str(message["Subject"] or ""), fields)
 
 
 def _decode_body(body: Any) -> str:
@@ -289,10 +305,17 @@ def _decode_body(body: Any) -> str:
 def _parse_csv(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
     csv.field_size_limit(1 << 30)
     text = _read_text(path)
-    header = text.partition("\n")[0]
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    is_tsv, header = path.suffix.lower() == ".tsv", text.partition("\n")[0]
+    delimiter = "\t" if is_tsv else max(",;\t|", key=header.count)
+    lines = (f"{line}\n" for line in text.removesuffix("\n").split("\n"))
+    # Quotes have no meaning in the TSV of docs/formats.md.
+    reader = csv.DictReader(
+        lines, delimiter=delimiter, quoting=csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL, strict=True
+    )
     columns = reader.fieldnames or []
+    if unusable := [name for name in columns if _NUMBER.fullmatch(name) or columns.count(name) > 1]:
+        problem = f"the first line does not name the columns ('{unusable[0]}'); add a line of distinct names"
+        raise RecordError(f"{path}:1", f"{problem}, or use drtk convert, which reads TSV of ids and texts")
     for number in count(1):
         line = reader.reader.line_num + 1
         try:
@@ -351,7 +374,7 @@ def _make_row_document(row: Row, id: str, number: int | None, place: str, fields
     `NAME: VALUE`.
     number: number of the row, appended to `id` if no column has the id; None for a single row
     """
-    columns = {"_id": (), "title": ("title",) if "title" in row else ()} | dict(fields)
+    columns = {name: (name,) if name in row else () for name in ("_id", "title")} | dict(fields)
     columns.setdefault("text", [name for name in ("text", "contents") if name in row][:1])
     used = [name for names in columns.values() for name in names]
     for name in used:

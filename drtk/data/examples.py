@@ -192,7 +192,7 @@ def _parse_triplet(row: Row) -> ParsedExample:
         row.setdefault("score", row.pop("scores"))
     query = _take_query(row)
     names = sorted(filter(NEGATIVE.fullmatch, row), key=lambda name: int(name.partition("_")[2] or 0))
-    if not names and row.get("label") == 0 and isinstance(row["label"], int):  # a float is a score
+    if not names and row.get("label") == 0:
         raise ValueError("'label' is 0, so 'positive' is not relevant; write triplets, or remove these rows")
     texts = [parse_text(row.pop("positive"), "positive")]
     if _is_blank(query.text) or _is_blank(texts[0]):

@@ -87,9 +87,10 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
 
     The id is made from this path or name by `make_file_id`. With several folders, paths begin with the folder's name.
     exclude: patterns of .gitignore; skip: path of the output
-    Raises DrtkError for a missing source, two files with the same id, or no files at all.
+    Logs ignored files, and a pattern that excludes nothing.
+    Raises DrtkError for a missing source, a folder that cannot be read, two files with the same id, or no files at all.
     """
-    is_excluded = _build_filter(exclude)
+    is_excluded = _build_filter(exclude, unused := set(exclude))
     names: list[tuple[str, Path]] = []
     has_several_folders = sum(map(os.path.isdir, sources)) > 1
     ignored: Counter[str] = Counter()
@@ -101,24 +102,29 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
             names.append((folder.name, folder))
             continue
         own_name = f"{folder.resolve().name}/" if has_several_folders else ""
-        for root, folders, members in os.walk(folder):
+        for root, folders, members in os.walk(folder, onerror=_raise_folder_error):
             place = Path(root).relative_to(folder)
             folders[:] = [
                 name for name in folders if name[0] != "." and not is_excluded(f"{(place / name).as_posix()}/")
             ]
+            ignored["links to folders"] += sum(os.path.islink(os.path.join(root, name)) for name in folders)
             for member in members:
                 name = (place / member).as_posix()
                 path = folder / name
-                if member[0] == "." or is_excluded(name) or _is_output(path, skip) or not path.is_file():
+                if member[0] == "." or is_excluded(name) or _is_output(path, skip):
                     continue
-                if path.suffix.lower() in PARSERS:
+                if not path.is_file():
+                    ignored["broken links or special files"] += 1
+                elif path.suffix.lower() in PARSERS:
                     names.append((own_name + name, path))
                 else:
                     ignored[path.suffix.lower() or "no suffix"] += 1
-    if ignored:
+    if ignored := +ignored:
         kinds = ", ".join(f"{suffix} ({count:,})" for suffix, count in ignored.most_common(_MAX_SHOWN))
         more = ", …" if len(ignored) > _MAX_SHOWN else ""
-        log(f"ignored {ignored.total():,} files of other types: {kinds}{more}")
+        log(f"ignored files of other types: {kinds}{more}")
+    if unused:
+        log(f"--exclude {min(unused)}: excludes nothing; patterns are relative to each folder")
     if not names:
         raise DrtkError(f"{', '.join(sources)}: no files to import; known types: {' '.join(PARSERS)}")
     files: dict[str, File] = {}
@@ -147,14 +153,27 @@ def make_file_id(name: str, path: Path) -> str:
     )
 
 
-def _build_filter(patterns: Sequence[str]) -> Callable[[str], bool]:
+def _raise_folder_error(error: OSError) -> None:
+    raise DrtkError(f"{error.filename}: {error.strerror}; exclude the folder") from error
+
+
+def _build_filter(patterns: Sequence[str], unused: set[str]) -> Callable[[str], bool]:
+    """Return a function that tests whether a path is excluded. It removes the patterns that match from `unused`."""
     if not patterns:
         return lambda name: False
     try:
         from pathspec import GitIgnoreSpec
     except ImportError as error:
         raise MissingDependency("pathspec", "`exclude`", format_pip_command(*PACKAGES)) from error
-    return GitIgnoreSpec.from_lines(patterns).match_file
+    spec = GitIgnoreSpec.from_lines(patterns)
+
+    def is_excluded(name: str) -> bool:
+        match = spec.check_file(name)
+        if match.index is not None:
+            unused.discard(patterns[match.index])
+        return bool(match.include)
+
+    return is_excluded
 
 
 def _is_output(path: Path, output: str) -> bool:

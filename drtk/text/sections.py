@@ -46,12 +46,13 @@ def get_headings(document: Passage) -> list[dict[str, Any]] | None:
 def split_sections(
     document: Passage, headings: Sequence[dict[str, Any]], count_units: Callable[[list[str]], Sequence[int]], cap: int
 ) -> list[Section]:
-    """Split a document at its headings into sections, in order; drop sections without text.
+    """Split a document at its headings into sections, in order.
 
     count_units: returns the length of each text, in words or word pieces; cap: a number of these units
     A section with all its subsections is kept together if it has at most `cap` units, unless it only contains a single
     subsection. Otherwise the text before its first subsection is a section of any length, and each subsection is split
-    in the same way. The heading of a section is not part of its text. A top heading that repeats the title is omitted.
+    in the same way. The heading of a section is not part of its text, unless there is no other text; successive headings
+    without text are one section. A top heading that repeats the title is omitted.
     """
     text = document.text
     text_begins = [0, *(heading["end"] for heading in headings)]  # of the texts below the headings
@@ -64,24 +65,32 @@ def split_sections(
         accumulate((counts[i] + (counts[len(pieces) + i - 1] if i else 0) for i in range(len(pieces))), initial=0)
     )
     sections: list[Section] = []
-    # (index of a heading, 0 for the document; index after its subsections; titles of the headings above it and its own)
-    pending: list[tuple[int, int, tuple[str, ...]]] = [(0, len(pieces), ())]
+    alone: Section | None = None  # the last section of headings without text
+    # (index of a heading, 0 for the document; index after its subsections; titles of the headings above it, and with its own)
+    pending: list[tuple[int, int, tuple[str, ...], tuple[str, ...]]] = [(0, len(pieces), (), ())]
     while pending:
-        index, stop, path = pending.pop()
+        index, stop, above, path = pending.pop()
         children = _find_children(levels, index, stop)
         spans = list(zip(children, [*children[1:], stop], strict=False))
         is_empty = not pieces[index].strip()
         fits = counts[index] + totals[stop] - totals[index + 1] <= cap
         if (fits and not (is_empty and len(children) == 1)) or not children:
-            if text[text_begins[index] : text_ends[stop - 1]].strip():
-                sections.append(Section(text_begins[index], text_ends[stop - 1], path))
+            begin, end = text_begins[index], text_ends[stop - 1]
+            if text[begin:end].strip():
+                sections.append(Section(begin, end, path))
+            elif index and lines[index - 1].strip():
+                begin = headings[index - 1]["begin"]
+                if alone is not None and alone is sections[-1] and alone.headings == above:
+                    begin = sections.pop().begin
+                alone = Section(begin, text_begins[index], above)
+                sections.append(alone)
             continue
         if not is_empty:
             sections.append(Section(text_begins[index], text_ends[index], path))
         for start, end in reversed(spans):
             title = headings[start - 1]["title"]
             is_title = not path and title == document.title
-            pending.append((start, end, path if is_title else (*path, title)))
+            pending.append((start, end, path, path if is_title else (*path, title)))
     return sections
 
 

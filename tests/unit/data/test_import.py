@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import mailbox
+import os
 import pydoc
 import re
 import sys
@@ -20,7 +21,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MissingDependency, RecordError, UsageError
 from tests.pdf_files import make_pdf
-from tests.run_commands import Capture, run_command, run_rows
+from tests.run_commands import Capture, get_messages, run_command, run_rows
 
 for module in ("bs4", "lxml", "mammoth", "markdown_it", "markdownify", "pathspec", "pypdfium2"):
     pytest.importorskip(module, reason="the extra import is not installed")
@@ -184,6 +185,13 @@ def test_tables(capfd: Capture, tmp_path: Path) -> None:
         *(("b.jsonl:1", "T", "one"), ("b.jsonl:2", "b", "two")),
     ]
     assert made["a.json:1"]["metadata"] == {"path": str(tmp_path / "a.json"), "year": 1999}
+    write(tmp_path / "c.tsv", '_id\ttext\nd1\t"Lift" rises\nd2\tends with "\n')
+    write(tmp_path / "d.csv", "id|text\n1|bar\n")
+    made = import_rows(capfd, tmp_path / "c.tsv", tmp_path / "d.csv")
+    assert [(id, row["text"]) for id, row in made.items()] == [
+        *(("d1", '"Lift" rises'), ("d2", 'ends with "')),
+        ("d.csv:1", "bar"),
+    ]
     with pytest.raises(UsageError, match="`field` body=x: expected _id=COLUMN, title=COLUMN or text=COLUMN"):
         run_command(capfd, "import", table, "--field", "body=x")
 
@@ -195,6 +203,13 @@ def test_tables(capfd: Capture, tmp_path: Path) -> None:
         ("a.csv", "a,b\n1\n", ":2: expected 2 columns, got 1; correct the line"),
         ("a.csv", 'a\n"open\n', ":2: not CSV: unexpected end of data; correct the line"),
         ("a.csv", "a,b\n1,2\n", ":2: no field 'body'; the record has a, b"),
+        (
+            "a.tsv",
+            "0\tfirst\n1\tsecond\n",
+            ":1: the first line does not name the columns ('0'); add a line of distinct names",
+        ),
+        ("a.csv", "a,a,body\n1,2,3\n", ":1: the first line does not name the columns ('a')"),
+        ("a.mbox", "Subject: x\n\nbody\n", ":1: no message begins with a line 'From …'; exclude the file"),
         ("a.json", '{"a": 1', ":1: not JSON: ends after 7 bytes; the line is incomplete"),
         ("a.json", "[1]", ":1: expected a JSON object or an array of objects; exclude the file"),
         ("a.jsonl", '{"body": "x"}\n{"body": \n', ":2: not JSON: "),
@@ -219,6 +234,48 @@ def test_a_bad_file_is_one_error_with_its_place(
     assert len(rows) == (
         2 if content in ("a,body\n1,2\n1,2,3\n", '{"body": "x"}\n{"body": \n') else 1
     )  # the other rows of a table
+
+
+def test_html_text_like_a_heading_is_none(capfd: Capture, tmp_path: Path) -> None:
+    write(tmp_path / "a.html", "<title>T</title><main> </main><p># no heading</p><pre>a&#13;b</pre><h2>B</h2><p>b</p>")
+    (row,) = import_rows(capfd, tmp_path / "a.html").values()
+    assert (row["title"], get_headings(row)) == ("T", [(2, "B", "## B\n")])
+    assert row["text"].startswith("\\# no heading")
+
+
+def test_carriage_returns_do_not_shift_headings(capfd: Capture, tmp_path: Path) -> None:
+    cells = [{"cell_type": "markdown", "source": "# T\rfoo\r\n## B\n\nbar"}]
+    write(tmp_path / "a.ipynb", json.dumps({"cells": cells}))
+    (row,) = import_rows(capfd, tmp_path / "a.ipynb").values()
+    assert get_headings(row) == [(1, "T", "# T\n"), (2, "B", "## B\n")]
+
+
+def test_ignored_files_and_folders_are_reported(capfd: Capture, tmp_path: Path) -> None:
+    write(tmp_path / "in/a.md", "x")
+    write(tmp_path / "in/a.png", "x")
+    (tmp_path / "in/folder").symlink_to(tmp_path)
+    (tmp_path / "in/lost.md").symlink_to(tmp_path / "none")
+    messages = get_messages(capfd, "import", tmp_path / "in", "--exclude", "in/drafts/", "--exclude", "a.p*")
+    assert "ignored files of other types: links to folders (1), broken links or special files (1)\n" in messages
+    assert "--exclude in/drafts/: excludes nothing; patterns are relative to each folder\n" in messages
+
+
+def test_an_unreadable_folder_is_an_error(
+    capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # a user with all rights can read every folder
+    write(tmp_path / "in/a.md", "x")
+    (tmp_path / "in/b").mkdir()
+    scandir = os.scandir
+
+    def fail(path: str) -> Any:
+        if str(path).endswith("b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", fail)
+    with pytest.raises(DrtkError, match="in/b: Permission denied; exclude the folder"):
+        run_command(capfd, "import", tmp_path / "in")
+    assert list(import_rows(capfd, tmp_path / "in", "--exclude", "b/")) == ["a.md"]
 
 
 def test_an_interrupted_import_resumes(capfd: Capture, tmp_path: Path) -> None:

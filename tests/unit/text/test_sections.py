@@ -46,12 +46,16 @@ def test_a_section_is_kept_with_its_subsections_if_they_fit() -> None:
         ((), "Intro one."),
         (("A",), "a1 a2"),
         (("A", "B"), "b1 b2 b3"),
+        (("A",), "### C"),
         (("D",), "d1 d2"),
     ]
     assert split(document, 1) == split(document, 8)  # long texts are split later
     assert split(make_document(title="Other"), 17) == [(("Doc",), whole)]
     assert split(make_document("No headings."), 1) == [((), "No headings.")]
     assert split(make_document(""), 1) == []
+    assert split(make_document("# Doc\n"), 1) == [((), "# Doc")]
+    functions = "# Doc\n\n## f\n\n## g\n\n## h\n\nhelp\n\n## i\n"
+    assert split(make_document(functions), 2) == [((), "## f ## g"), (("h",), "help"), ((), "## i")]
     assert split(make_document("### Deep\n\nx\n\n# Top\n\ny\n"), 2) == [(("Deep",), "x"), (("Top",), "y")]
 
 
