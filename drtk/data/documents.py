@@ -47,8 +47,8 @@ def check_modules(suffixes: set[str]) -> None:
                 raise MissingDependency(module, f"import of {suffix} files", format_pip_command(*PACKAGES))
 
 
-def parse_file(path: Path, id: str, fields: FieldMap) -> list[Parsed]:
-    """Return the documents of a file, and errors in place of invalid rows. Files of unknown types are read as plain text.
+def iter_documents(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
+    """Yield the documents of a file, and errors in place of invalid rows. Files of unknown types are read as plain text.
 
     id: id of the file's document; messages of mailboxes, and rows of tables without a column `_id`, get `ID:NUMBER`
     fields: the columns of a table (CSV, TSV, JSON or JSONL) that contain the id, title and text
@@ -56,10 +56,8 @@ def parse_file(path: Path, id: str, fields: FieldMap) -> list[Parsed]:
     """
     parser = PARSERS.get(path.suffix.lower(), _parse_text)
     try:
-        documents = list(parser(path, id, fields))
-        return [
-            _complete_document(document, path) if isinstance(document, Passage) else document for document in documents
-        ]
+        for document in parser(path, id, fields):
+            yield _complete_document(document, path) if isinstance(document, Passage) else document
     except (DrtkError, MemoryError):
         raise
     except OSError as error:
@@ -165,7 +163,7 @@ def convert_html(html: bytes | str) -> tuple[str, str]:
 
     class Converter(MarkdownConverter):
         def escape(self, text: str, parent_tags: Any) -> str:
-            escaped: str = super().escape(text, parent_tags)
+            escaped: str = super().escape(text, parent_tags)  # type: ignore[misc]
             return _HASHES.sub(r"\\\g<0>", escaped)  # no heading
 
     with warnings.catch_warnings():
@@ -351,7 +349,8 @@ def _load_json(path: Path, data: bytes) -> Row:
     try:
         content = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))
     except orjson.JSONDecodeError as error:
-        raise RecordError(f"{path}:{error.lineno}", describe_json_error(data, error)) from error
+        problem = describe_json_error(data, error).replace("the line is", "the file is")
+        raise RecordError(f"{path}:{error.lineno}", problem) from error
     if not isinstance(content, dict):
         raise RecordError(f"{path}:1", "expected a JSON object or an array of objects; exclude the file")
     return content

@@ -54,7 +54,8 @@ def parse_example_row(row: Row) -> ParsedExample:
                 if name in parsed.example.extra:
                     raise ValueError(f"'{name}' is not a field of examples with '{field}'; rename or remove it")
             return parsed
-    raise ValueError(f"not a training example: has none of {', '.join((*EXAMPLE_FIELDS, 'positive'))}")
+    hint = "; rename the columns to anchor and positive" if any(name.startswith("sentence") for name in row) else ""
+    raise ValueError(f"not a training example: has none of {', '.join((*EXAMPLE_FIELDS, 'positive'))}{hint}")
 
 
 def parse_query_id(row: Row) -> str:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from drtk.data.checks import WITHOUT_TEXT
 from drtk.data.config import ImportSettings
-from drtk.data.documents import PACKAGES, PARSERS, FieldMap, check_modules, parse_file
+from drtk.data.documents import PACKAGES, PARSERS, FieldMap, check_modules, iter_documents
 from drtk.data.rows import dump
 from drtk.errors import DrtkError, MissingDependency, RecordError, UsageError, format_pip_command
-from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.manifest import find_inputs
 from drtk.runtime.progress import log, warn
@@ -186,17 +185,24 @@ def _is_output(path: Path, output: str) -> bool:
 def create_import_task(fields: FieldMap) -> Callable[[File], ParsedFile]:
     """Return a function from a file to (JSON lines of its documents, number of documents without text, errors).
 
-    fields: as in `parse_file`
+    fields: as in `iter_documents`
     """
 
     def parse(file: File) -> ParsedFile:
         path, id, *_ = file
+        lines: list[bytes] = []
+        errors: list[DrtkError] = []
+        num_empty = 0
         try:
-            parsed = parse_file(Path(path), id, fields)
+            for document in iter_documents(Path(path), id, fields):
+                if isinstance(document, RecordError):
+                    errors.append(document)
+                elif document.text.strip():
+                    lines.append(dump(document))
+                else:
+                    num_empty += 1
         except DrtkError as error:
             return [], 0, [error]
-        documents = [document for document in parsed if isinstance(document, Passage)]
-        lines = [dump(document) for document in documents if document.text.strip()]
-        return lines, len(documents) - len(lines), [error for error in parsed if isinstance(error, RecordError)]
+        return lines, num_empty, errors
 
     return parse

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from glob import escape, glob
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
@@ -38,7 +39,7 @@ from drtk.data.tables import is_table, iter_table_rows
 from drtk.data.trec import iter_query_hits, parse_qrel_row, read_qrels
 from drtk.data.tsv import (
     ParsedRow,
-    is_text_triple,
+    are_text_triples,
     parse_candidate_lines,
     parse_example_header,
     parse_example_lines,
@@ -48,7 +49,7 @@ from drtk.data.tsv import (
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Example, Expansion, Hit, Passage, Prediction, Qrel, Query
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.progress import warn
+from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import get_source_name
 
 Record = TypeVar("Record")
@@ -204,6 +205,8 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
         advice = f"drtk import {source}"
         if os.path.isfile(f"{source}/index") and os.path.isfile(f"{source}/docid"):  # Pyserini's faiss indexes
             advice = f"drtk index {source}/index --ids {source}/docid"
+        elif glob(f"{escape(source)}/segments_*"):
+            advice = f"drtk search {source} QUERIES"  # a Lucene index
         raise DrtkError(f"{source}: is a folder; expected a file; run `{advice}`")
     if _is_candidates_file(source, tracker):
         found = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "passages"), parse_passage)
@@ -251,11 +254,15 @@ def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
 
 def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
     if not _is_json(source, tracker):
-        if _is_triples(source, tracker):
+        lines = [line for line in tracker.peek(source).splitlines() if line.strip()][:10]
+        if 2 * sum(map(is_id_triple, lines)) > len(lines):
             return _iter_triples(source, tracker)
-        line = _peek_line(source, tracker)
-        if parse_example_header(line) or is_text_triple(line):
+        if lines and (parse_example_header(lines[0]) or are_text_triples(lines)):
             return parse_rows(parse_example_lines(tracker.iter_lines(source)), parse_example_row)
+        if lines and lines[0].count(b"\t") in (1, 2):
+            return iter(
+                [(1, ValueError("columns without names; add a header line, such as query<TAB>positive<TAB>negative"))]
+            )
     return parse_rows(iter_json_rows(source, tracker), parse_example_row)
 
 
@@ -317,12 +324,6 @@ def iter_json_rows(source: str, tracker: InputTracker) -> Iterator[ParsedRow]:
     if layout == "array":
         return iter_array_rows(tracker.iter_blocks(source))
     return _parse_jsonl(tracker.iter_lines(source))
-
-
-def _is_triples(source: str, tracker: InputTracker) -> bool:
-    """Return whether most of the first ten lines are MS MARCO's triples of ids."""
-    lines = [line for line in tracker.peek(source).splitlines() if line.strip()][:10]
-    return 2 * sum(map(is_id_triple, lines)) > len(lines)
 
 
 def _iter_triples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
@@ -518,6 +519,9 @@ def _iter_ranked_pairs(source: str, tracker: InputTracker) -> ParsedRecords[Hit]
 
 def _iter_candidates(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
     """Yield hits, ranked in the order of each query's lines. The lines of a query need not be consecutive."""
+    log(
+        f"{get_source_name(source)}: candidates without scores; they are ranked in the order of the file, which may be random"
+    )
     ranks: dict[str, int] = {}
     for number, columns in _iter_columns(source, tracker, "qid pid query passage", separator="\t"):
         if isinstance(columns, ValueError):

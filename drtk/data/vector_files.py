@@ -13,6 +13,7 @@ import numpy as np
 from drtk.data.arrays import scale_to_unit_length
 from drtk.data.config import VECTOR_FILE_SUFFIXES
 from drtk.data.embeddings import KIND, PAIR_ROLE, Shard, ShardWriter, check_finite, digest_records, read_shards
+from drtk.data.rows import parse_id
 from drtk.data.tables import list_parquet_files, require_library
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.atomic import commit, sync
@@ -28,7 +29,7 @@ from drtk.runtime.manifest import (
     read_manifest_if_any,
 )
 from drtk.runtime.progress import log
-from drtk.runtime.streams import read_lines
+from drtk.runtime.streams import open_input, read_lines
 
 _ID_COLUMNS = ("_id", "id", "docid", "doc_id", "qid", "query_id", "passage_id")
 _SHARD_ROWS = 100_000
@@ -74,13 +75,18 @@ def import_vectors(source: str, ids_file: str | None, job: FolderJob, *, encoder
     job.counts["vectors"] = writer.num_rows
     job.tracker.inputs += find_inputs({name: name for name in (source, ids_name)})
     job.finish(encoder=encoder, dimension=writer.dimension, dtype=str(writer.dtype), shards=writer.entries)
+    log_unknown_encoder(source, encoder)
+
+
+def log_unknown_encoder(source: str, encoder: dict[str, Any] | None) -> None:
+    """Log that queries cannot be encoded if the encoder of imported vectors is None."""
+    if encoder is None:
+        log(f"{source}: the encoder is not recorded, so queries must be vectors; to record it, give `model`")
 
 
 def check_encoder(source: str, dimension: int, encoder: dict[str, Any] | None) -> None:
-    """Raise MismatchError if imported vectors have another dimension than those of `encoder`; log if it is None."""
-    if encoder is None:
-        log(f"{source}: the encoder is not recorded, so queries must be vectors; to record it, give `model`")
-    elif dimension != encoder["dimension"]:
+    """Raise MismatchError if imported vectors have another dimension than those of `encoder`."""
+    if encoder is not None and dimension != encoder["dimension"]:
         raise MismatchError(
             f"{source}: has vectors of dimension {dimension}, but those of {encoder['model']} have {encoder['dimension']}; "
             "give the model that encoded them, or `dimensions` if they are truncated"
@@ -138,7 +144,7 @@ def _iter_parquet(files: list[Path], source: str) -> Iterator[Block]:
             names = _choose_columns(pa, path, file.schema_arrow)
             first = 1
             for batch in file.iter_batches(_SHARD_ROWS, columns=names):
-                ids = ["" if id is None else str(id) for id in batch.column(names[0]).to_pylist()]
+                ids = [_parse_id(id, names[0], path) for id in batch.column(names[0]).to_pylist()]
                 column = batch.column(names[1])
                 lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)  # NaN for a null
                 dimension = lengths[0] if dimension is None else dimension
@@ -154,6 +160,13 @@ def _iter_parquet(files: list[Path], source: str) -> Iterator[Block]:
                 _check_ids(ids, str(path), seen, first)
                 yield ids, values.to_numpy(zero_copy_only=False).reshape(len(ids), -1)
                 first += len(ids)
+
+
+def _parse_id(id: Any, column: str, path: Path) -> str:
+    try:
+        return parse_id(id, column)
+    except ValueError as error:
+        raise MismatchError(f"{path}: {error}; write the ids as strings") from error
 
 
 def _choose_columns(pa: Any, path: Path, schema: Any) -> list[str]:
@@ -184,8 +197,10 @@ def read_ids(path: str, count: int) -> list[str]:
     """
     if not Path(path).exists():
         raise DrtkError(f"{path}: No such file; give the file with the ids of the vectors as `ids`")
-    with open(path, "rb") as stream:
+    with open_input(path)[0] as stream:
         ids = [line.decode("utf-8", "surrogateescape") for _, line in read_lines(stream, path)]
+    if ids and (ids[0].startswith("[") or "\0" in ids[0]):
+        raise MismatchError(f"{path}: is not a text file with one id per line; write one")
     if len(ids) != count:
         raise MismatchError(f"{path}: has {len(ids):,} ids for {count:,} vectors; give one id per line for each vector")
     _check_ids(ids, path, set(), 1)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from drtk.data.arrays import read_array
-from drtk.data.vector_files import check_encoder, read_ids
+from drtk.data.vector_files import check_encoder, log_unknown_encoder, read_ids
 from drtk.errors import DrtkError, MismatchError, MissingDependency, UsageError, format_pip_command
 from drtk.indexing import INDEXES
 from drtk.indexing.base import RankedIds, Ranking
@@ -127,7 +127,10 @@ class FaissIndex:
         try:
             index = faiss.read_index(file)
         except RuntimeError as error:
-            raise DrtkError(f"{file}: is not a faiss index ({_shorten_message(error)}); check the file") from error
+            reason = _shorten_message(error)
+            raise DrtkError(
+                f"{file}: is not a faiss index ({reason}); for a file of vectors, use drtk convert --as embeddings"
+            ) from error
         if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
             raise MismatchError(f"{file}: has metric {index.metric_type}; use inner product or L2")
         try:
@@ -152,6 +155,7 @@ class FaissIndex:
                     f"{file}: the vectors do not have unit length, but {encoder['model']} normalizes them or uses cosine similarity; save "
                     "the vectors as .npy, and convert them with drtk convert --as embeddings"
                 )
+        log_unknown_encoder(file, encoder)
         folder = begin()
         RankedIds.write(ids, folder)
         faiss.write_index(index, str(folder / INDEX_FILE))

@@ -17,7 +17,7 @@ from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.base import RankedIds, Ranking
 from drtk.runtime.manifest import Manifest, read_manifest
 from drtk.runtime.progress import Progress, warn
-from drtk.runtime.streams import is_stream
+from drtk.runtime.streams import resolve_path
 
 VECTORS, SCALE, FULL = "vectors.npy", "scale.npy", "full.npy"
 ROWS_AT_A_TIME = 16_384
@@ -186,7 +186,15 @@ def read_passage_manifests(folders: Sequence[str], kind: str) -> tuple[list[Mani
     two folders with the same part of a corpus.
     """
     manifests = [
-        read_manifest(folder, kind=kind, encoder=dict | None, encoding=dict | None, part=dict | None, settings=dict)
+        read_manifest(
+            folder,
+            kind=kind,
+            encoder=dict | None,
+            encoding=dict | None,
+            part=dict | None,
+            settings=dict,
+            corpus=str | None,
+        )
         for folder in folders
     ]
     for folder, manifest in zip(folders, manifests, strict=True):
@@ -199,7 +207,7 @@ def read_passage_manifests(folders: Sequence[str], kind: str) -> tuple[list[Mani
                 "model and settings"
             )
     _check_corpus_parts(folders, manifests)
-    sources = {manifest.get("settings", {}).get("source") for manifest in manifests}
+    sources = {manifest.get("corpus") or manifest["settings"].get("source") for manifest in manifests}
     corpus = resolve_path(sources.pop()) if len(sources) == 1 else None
     return manifests, {"encoder": manifests[0].get("encoder"), "corpus": corpus}
 
@@ -254,10 +262,3 @@ def _check_corpus_parts(folders: Sequence[str], manifests: Sequence[Manifest]) -
             )
     if 1 < len(folders) < num_parts:
         warn(f"only {len(folders)} of {num_parts} parts of the encoded corpus are indexed")
-
-
-def resolve_path(source: str | None) -> str | None:
-    """Return the absolute path of an existing file or folder; None for None, stdin, pipes and missing files."""
-    if not source or is_stream(source) or not Path(source).exists():
-        return None
-    return os.path.abspath(source)

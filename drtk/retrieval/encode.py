@@ -42,7 +42,7 @@ from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import Progress, log, warn
 from drtk.runtime.runners import BatchFunction, RunnerSettings, map_batches, read_ahead
 from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
-from drtk.runtime.streams import count_lines, digest_file, get_source_name
+from drtk.runtime.streams import count_lines, digest_file, get_source_name, resolve_path
 from drtk.text.batching import TokenizedTexts
 
 TOKENIZE_BATCH_SIZE = 16384  # texts tokenized at once by `Embedder.__call__`
@@ -353,6 +353,7 @@ def encode_corpus(
         role=role,
         encoding=embedder.encoding.to_dict(),
         part={"number": part[0], "of": part[1]},
+        corpus=None if role == "query" else resolve_path(source),
         shards=writer.entries,
         **facts,
     )

@@ -156,6 +156,13 @@ def is_stream(source: str) -> bool:
     return not (S_ISREG(mode) or S_ISDIR(mode))
 
 
+def resolve_path(source: str | None) -> str | None:
+    """Return the absolute path of an existing file or folder; None for None, stdin, pipes and missing files."""
+    if not source or is_stream(source) or not Path(source).exists():
+        return None
+    return os.path.abspath(source)
+
+
 def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
     """Open a file or stdin; return the decompressed stream, and the reader that computes size and digest of the raw bytes.
 

@@ -21,6 +21,7 @@ from drtk.models.model_folder import EncodingConfig, resolve_model_folder
 from drtk.models.packing import enable_packing
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import find_inputs
+from drtk.runtime.progress import log
 from drtk.training.arguments import CHECKPOINTS, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import RetrieverConfig
@@ -89,6 +90,8 @@ def load_start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEnco
             changes["query_length"] = min(QUERY_LENGTH, tower.encoding.query_length)
         if config.passage_length is None:
             changes["passage_length"] = min(PASSAGE_LENGTH, tower.encoding.passage_length)
+            if changes["passage_length"] < PASSAGE_LENGTH:
+                log(f"passage length: {changes['passage_length']} tokens, the start model's maximum (--passage-length)")
         tower.encoding = tower.encoding.override(changes, strict=False, folder=model)
         dimension = tower.encoder.dimension
         if config.matryoshka and (size := max(config.matryoshka)) >= dimension:

@@ -41,6 +41,14 @@ def test_a_missing_base_library_is_missing_and_an_extra_is_only_absent(monkeypat
     assert is_healthy([extra])
 
 
+def test_a_version_below_the_minimum_is_reported(monkeypatch):
+    monkeypatch.setattr(diagnosis, "version", lambda name: "0.1")
+    base = diagnosis._check_package("bm25s", needed=True)
+    assert (base.state, base.found) == ("missing", "0.1, but drtk needs >=0.3.10")
+    assert base.fix == f"{sys.executable} -m pip install 'bm25s>=0.3.10'"
+    assert diagnosis._check_package("wandb", needed=False).state in ("ok", "absent")  # not a requirement
+
+
 def test_the_packages_of_all_extras_are_checked():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     others = {"cpu", "gpu", "lucene", "dev"}  # faiss and Lucene have their own checks

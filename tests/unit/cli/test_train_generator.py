@@ -294,7 +294,7 @@ def test_evaluation_on_training_questions_causes_a_warning(gar_files, data, tmp_
     dev = tmp_path / "dev.jsonl"
     dev.write_text("".join(json.dumps(row) + "\n" for row in (*again, {"_id": "new", "text": "new", "answers": ["x"]})))
     train_gar(gar_files, data, tmp_path / "m", "--dev", str(dev), "--max-steps", "1", "--set", "dev_measure=loss")
-    assert f"{dev}: 4 of its 5 questions are in {gar_files.questions} too" in caplog.text
+    assert f"{dev}: 4 of its 5 questions are also in {gar_files.questions}" in caplog.text
 
 
 def test_unusable_training_data_is_rejected_in_one_line(gar_files, data, tmp_path):

@@ -49,6 +49,10 @@ def test_parts_of_a_beir_folder(folder: Path) -> None:
         DrtkError, match=r"c: has no qrels/test\.tsv, only dev, train; give the judgments with `qrels`$"
     ):
         resolve_collection_file(str(folder), "qrels")
+    (folder / "qrels" / "train.tsv").unlink()
+    (folder / "qrels" / "dev.tsv").rename(folder / "qrels" / "test.tsv")
+    with pytest.raises(DrtkError, match=r"c: has no qrels/train\.tsv, only test; give the judgments with `qrels`$"):
+        resolve_collection_file(str(folder), "qrels", split="train")
     (folder / "queries.jsonl").unlink()
     with pytest.raises(DrtkError, match=r"c: has no queries\.jsonl; expected a BEIR folder"):
         resolve_collection_file(str(folder), "queries")

@@ -125,7 +125,7 @@ def test_pairs_and_triplets_of_sentence_transformers(
 
 def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
     plain, headed = tmp_path / "triples.tsv", tmp_path / "headed.tsv"
-    plain.write_text("who is it\tit is me\tnot you\nwhat is it\tit is me\ta thing\n")
+    plain.write_text("who is it\tit is me\tnot you\nflight\tit is me\tno\n")
     headed.write_text("anchor\tpositive\tnegative\tscore\nwho is it\tit is me\tnot you\t0.5\n")
     (expected,) = parse_rows(tmp_path, {name: TRIPLET[name] for name in ("anchor", "positive", "negative")})
     first, second = readers.iter_valid(readers.iter_examples(str(plain), InputTracker()), str(plain), InputTracker())
@@ -138,8 +138,14 @@ def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
     tracker = InputTracker()
     assert [query.text for query in readers.read_example_queries(str(plain), tracker=tracker)] == [
         "who is it",
-        "what is it",
+        "flight",
     ]
+    for rows in ("q0\td0\td1\n", "what is lift\tan upward force\n"):
+        plain.write_text(rows)
+        with pytest.raises(
+            RecordError, match=r"triples\.tsv:1: columns without names; add a header line, such as query<TAB>"
+        ):
+            list(read_examples(str(plain)))
     headed.write_text("anchor\tpositive\nwho\n")
     with pytest.raises(RecordError, match=r"headed\.tsv:2: expected 2 columns, got 1$"):
         list(read_examples(str(headed)))

@@ -210,7 +210,7 @@ def test_tables(capfd: Capture, tmp_path: Path) -> None:
         ),
         ("a.csv", "a,a,body\n1,2,3\n", ":1: the first line does not name the columns ('a')"),
         ("a.mbox", "Subject: x\n\nbody\n", ":1: no message begins with a line 'From …'; exclude the file"),
-        ("a.json", '{"a": 1', ":1: not JSON: ends after 7 bytes; the line is incomplete"),
+        ("a.json", '{"a": 1', ":1: not JSON: ends after 7 bytes; the file is incomplete"),
         ("a.json", "[1]", ":1: expected a JSON object or an array of objects; exclude the file"),
         ("a.jsonl", '{"body": "x"}\n{"body": \n', ":2: not JSON: "),
         ("a.md", "ok\n\xe9\n".encode("latin-1"), ":2: not UTF-8; convert the file with iconv, or exclude it"),
@@ -318,6 +318,9 @@ def test_commands_that_read_records_name_import(capfd: Capture, tmp_path: Path) 
         write(tmp_path / "faiss" / name, "x")
     with pytest.raises(DrtkError, match=r"run `drtk index .*faiss/index --ids .*faiss/docid`"):
         run_command(capfd, "index", tmp_path / "faiss", "-o", tmp_path / "out")
+    write(tmp_path / "lucene/segments_1", "x")
+    with pytest.raises(DrtkError, match=r"run `drtk search .*lucene QUERIES`"):
+        run_command(capfd, "index", tmp_path / "lucene", "-o", tmp_path / "out")
     write(tmp_path / "notes/a.pdf", "%PDF")
     for command in ("chunk", "index"):
         with pytest.raises(DrtkError, match=r"notes: is a folder; expected a file; run `drtk import .*notes`"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import subprocess
 import sys
@@ -170,6 +171,13 @@ def test_several_columns_of_vectors_are_named(tmp_path, capfd):
     [
         ("v.npy", VECTORS, IDS[:4], "v.ids: has 4 ids for 5 vectors"),
         ("v.npy", VECTORS, [*IDS[:4], "d1"], "v.ids:5: the id 'd1' occurs twice"),
+        ("v.npy", VECTORS, ["[1", *IDS[:4]], "v.ids: is not a text file with one id per line"),
+        (
+            "v.parquet",
+            VECTORS,
+            [0.5, 1.5, 2.5, 3.5, 4.5],
+            "v.parquet: 'id' must be a string, got a number; write the ids",
+        ),
         ("v.npy", VECTORS, [*IDS[:4], "d 5"], "v.ids:5: 'd 5' is not an id"),
         ("v.npy", np.where(VECTORS[1, 2] == VECTORS, np.nan, VECTORS), IDS, "v.npy: the vector of 'd2' contains NaN"),
         ("v.npy", VECTORS.ravel(), IDS, "v.npy: expected floats of shape (vectors, dimension)"),
@@ -208,6 +216,13 @@ def test_embeddings_are_converted_to_known_files_only(tmp_path, capfd):
     run_command(capfd, "convert", _write(tmp_path / "v.npy"), "--as", "embeddings", "-o", tmp_path / "v")
     with pytest.raises(UsageError, match=r"v: contains embeddings; as output, give a file that ends in \.npy"):
         run_command(capfd, "convert", tmp_path / "v", "--as", "embeddings", "-o", tmp_path / "v.h5")
+
+
+def test_compressed_ids_are_read(tmp_path, capfd):
+    source = _write(tmp_path / "v.npy", VECTORS)
+    (tmp_path / "ids.gz").write_bytes(gzip.compress(source.with_suffix(".ids").read_bytes()))
+    run_command(capfd, "convert", source, "--as", "embeddings", "--ids", tmp_path / "ids.gz", "-o", tmp_path / "folder")
+    assert read_shards(tmp_path / "folder")[0].ids == IDS
 
 
 def test_ids_without_vectors_are_rejected(tmp_path, capfd):

@@ -22,7 +22,8 @@ from drtk.runtime.integrity import read_json
 from drtk.runtime.runners import RunnerSettings
 from drtk.runtime.sharding import select_shard
 from drtk.text.batching import TokenizedTexts
-from tests.run_commands import write_text
+from tests.expansion_collection import write_rows
+from tests.run_commands import Capture, run_command, write_text
 from tests.tiny_models import make_passages, save_tiny_encoder
 
 
@@ -193,3 +194,15 @@ def test_truncated_texts_are_reported_also_after_resuming(model, tmp_path, monke
         encode_records(records[:count], encoder, writer, runner_settings=RunnerSettings())
     assert [entry.get("truncated") for entry in writer.entries] == [6, 16, 8]
     assert writer.num_truncated == 30
+
+
+def test_an_index_that_is_built_in_another_folder_finds_the_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "c.jsonl", [{"_id": "d", "text": "wing"}])
+    run_command(capfd, "encode", "c.jsonl", "--model", save_tiny_encoder(tmp_path / "model"), "-o", "vectors")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir("other")
+    run_command(capfd, "index", "../vectors", "--type", "exact", "-o", "index")
+    assert "wing" in run_command(capfd, "search", "index", "--query", "lift")
