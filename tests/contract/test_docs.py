@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
+from huggingface_hub import ModelCard
 
 from drtk.cli.main import COMMANDS
 from drtk.renamed_options import RENAMED
@@ -255,6 +256,8 @@ def test_the_readme_pipeline_runs_as_printed(checkout):
         assert warning not in outcome.stderr
     for name in ("comparison.html", "differences.png"):
         assert (checkout / "runs" / "by-hand" / name).exists()
+    card = ModelCard.load(checkout / "runs" / "by-hand" / "retriever" / "README.md")
+    assert (card.data.pipeline_tag, card.data.library_name) == ("sentence-similarity", "sentence-transformers")
 
 
 def test_the_readme_serves_a_folder_of_documents(checkout, forkserver):

@@ -176,7 +176,7 @@ def test_several_columns_of_vectors_are_named(tmp_path, capfd):
             "v.parquet",
             VECTORS,
             [0.5, 1.5, 2.5, 3.5, 4.5],
-            "v.parquet: 'id' must be a string, got a number; write the ids",
+            "v.parquet: 'docid' must be a string, got a number; write the ids",
         ),
         ("v.npy", VECTORS, [*IDS[:4], "d 5"], "v.ids:5: 'd 5' is not an id"),
         ("v.npy", np.where(VECTORS[1, 2] == VECTORS, np.nan, VECTORS), IDS, "v.npy: the vector of 'd2' contains NaN"),
