@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from difflib import get_close_matches
@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from unicodedata import category
 
 from drtk.errors import DrtkError, UsageError
-from drtk.renamed_options import get_current_name, rename_composition, rename_path
 
 Settings = TypeVar("Settings")
 
@@ -245,8 +244,7 @@ def to_dict(settings: Any) -> dict[str, Any]:
 class Preset:
     """A preset: a TOML file with settings for one command.
 
-    text: content of the file; content: the parsed TOML, with current names; settings: its table `settings`
-    renamed: former name of a setting or key in the file -> current name
+    text: content of the file; content: the parsed TOML; settings: its table `settings`
     """
 
     name: str
@@ -255,21 +253,12 @@ class Preset:
     settings: dict[str, Any]
     text: str
     content: dict[str, Any] = field(default_factory=dict)
-    renamed: dict[str, str] = field(default_factory=dict)
 
     def check_keys(self) -> None:
         """Raise UsageError for a key other than command, summary and settings. Only presets of `pretrain` have others."""
         for key in self.content:
             if key not in ("command", "summary", "settings"):
                 raise UsageError(f"{self.name}: unknown key '{key}'; put settings under [settings]")
-
-
-def reject_former_paths(changes: Sequence[str]) -> None:
-    """Raise UsageError for a PATH=VALUE of drtk pretrain --set whose PATH contains a former key of presets."""
-    for change in changes:
-        path = change.partition("=")[0]
-        if (current := rename_path(path)) != path:
-            raise UsageError(f"`set` {path} was renamed to `set` {current}")
 
 
 def list_preset_names() -> list[str]:
@@ -308,12 +297,4 @@ def load_preset(name: str) -> Preset:
     if not isinstance(settings, dict):
         raise DrtkError(f"{name}: 'settings' is not a table; put settings under [settings]")
     command, summary = content["command"], str(content.get("summary", ""))
-    names = {name: get_current_name(name, command) for name in settings}
-    renamed = {old: new for old, new in names.items() if old != new}
-    current = {names[old]: value for old, value in settings.items()}
-    if renamed:
-        content["settings"] = current
-    if command == "pretrain":
-        content, keys = rename_composition(content)
-        renamed |= keys
-    return Preset(name, command, summary, current, text, content, renamed)
+    return Preset(name, command, summary, settings, text, content)

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from drtk.config import CONTROL, INPUT, PANELS
-from drtk.renamed_options import explain_unknown_name, get_current_name
+from drtk.option_names import explain_unknown_name
 
 _EXAMPLES = "Examples:\n"
 
@@ -88,7 +88,7 @@ def explain_unknown_option(option: str, context: Any, command: str) -> str:
     classes = getattr(context.command.callback, "settings_classes", ())
     settings = {item.name: item for kind in classes for item in fields(kind)}
     for candidate in (name, name.removeprefix("no_")):
-        setting = settings.get(get_current_name(candidate, command))
+        setting = settings.get(candidate)
         if setting is not None and setting.metadata["advanced"]:
             is_flag = str(setting.type) in ("bool", "bool | None")
             value = ("false" if candidate != name else "true") if is_flag else "VALUE"

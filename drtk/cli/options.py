@@ -21,13 +21,12 @@ from drtk.config import (
     list_preset_names,
     load_preset,
     merge_settings,
-    reject_former_paths,
     strip_optional,
     to_dict,
 )
 from drtk.errors import UsageError
-from drtk.renamed_options import explain_unknown_name
-from drtk.runtime.progress import OPTION_NAMES, set_verbosity, warn
+from drtk.option_names import explain_unknown_name
+from drtk.runtime.progress import OPTION_NAMES, set_verbosity
 
 INTERRUPT_HINTS: list[str] = []  # what can be resumed, printed after the command was interrupted
 NOT_AN_INTEGER = "is not a whole number (a thousand is 1000 or 1_000)"
@@ -156,13 +155,10 @@ def with_settings(
                     raise UsageError(
                         f"preset '{recipe_name}' sets options of drtk {loaded.command}, not of this command; choose another (drtk presets)"
                     )
-                for old, new in loaded.renamed.items():
-                    warn(f"preset {recipe_name}: {old} was renamed to {new}")
                 base = loaded.settings
                 if recipe is None:
                     loaded.check_keys()
                 else:
-                    reject_former_paths(others)  # before a run to resume is compared
                     given[recipe] = loaded.content | {"name": recipe_name}
             elif recipe is not None:
                 raise UsageError("--preset is required; give a preset (see drtk presets) or a .toml file")

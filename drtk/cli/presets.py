@@ -55,7 +55,6 @@ def presets(
 
 def _check_preset(preset: Preset) -> str:
     """Return a line that describes a valid preset. Raises UsageError for an invalid one."""
-    renamed = "".join(f"; {old} was renamed to {new}" for old, new in preset.renamed.items())
     made: Any = merge_settings(_get_settings_class(preset), preset.settings, {}, preset_name=f"preset {preset.name}")
     if preset.command != "pretrain":
         preset.check_keys()
@@ -64,7 +63,7 @@ def _check_preset(preset: Preset) -> str:
                 check()
             except UsageError as error:
                 raise UsageError(f"preset {preset.name}: {error}") from None
-        return f"{preset.name}: valid for drtk {preset.command}{renamed}"
+        return f"{preset.name}: valid for drtk {preset.command}"
     from drtk.pretraining.assembly import check_composition
     from drtk.pretraining.parse import parse_composition
 
@@ -74,7 +73,7 @@ def _check_preset(preset: Preset) -> str:
     if plan.generator is not None and plan.generator.mode == "frozen":
         line += ", a generator"
     line += f"; required passage fields: {', '.join(needs)}" if needs else "; no passage fields required"
-    return line + renamed
+    return line
 
 
 def _describe_fields(command: str) -> Iterator[str]:

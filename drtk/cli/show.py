@@ -23,7 +23,7 @@ from drtk.pretraining.preview import describe_objective, describe_slot
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import MANIFEST_DIGEST, read_json, read_object
 from drtk.runtime.manifest import UNFINISHED, Manifest, get_manifest_path, has_unfinished_part, read_manifest
-from drtk.runtime.progress import escape_control_characters, log, warn
+from drtk.runtime.progress import escape_control_characters, log
 from drtk.runtime.streams import STANDARD, Output, get_source_name
 
 CONFIG, WEIGHTS, LOG = "config.json", "model.safetensors", "log.jsonl"
@@ -332,8 +332,6 @@ def _show_model_inputs(path: str, preset: str, **options: Any) -> None:
     from drtk.pretraining.preview import preview_slots
 
     loaded = load_preset(preset)
-    for old, new in loaded.renamed.items():
-        warn(f"preset {preset}: {old} was renamed to {new}")
     if loaded.command != "pretrain":
         raise UsageError(f"preset '{preset}' sets options of drtk {loaded.command}; choose a preset of pretrain")
     for line in preview_slots(path, loaded.content | {"name": preset}, color=_use_color(), **options):

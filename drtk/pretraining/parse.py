@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain, count
 from typing import Any, TypeVar, get_origin, get_type_hints
 
-from drtk.config import reject_former_paths, strip_optional
+from drtk.config import strip_optional
 from drtk.errors import UsageError
 from drtk.pretraining import OBJECTIVES
 from drtk.pretraining.composition import (
@@ -83,9 +83,8 @@ def apply_changes(content: Mapping[str, Any], changes: Sequence[str]) -> dict[st
 
     A value that is not valid TOML is a string. Keys that are missing in a top-level table are created.
     "settings." may be omitted before the name of a setting.
-    Raises UsageError for an unknown top-level table, setting or objective, a former key, and a malformed change.
+    Raises UsageError for an unknown top-level table, setting or objective, and a malformed change.
     """
-    reject_former_paths(changes)
     changed: dict[str, Any] = copy.deepcopy(dict(content))
     for change in changes:
         path, separator, text = change.partition("=")

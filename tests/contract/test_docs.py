@@ -19,7 +19,6 @@ from _pytest.mark import ParameterSet
 from huggingface_hub import ModelCard
 
 from drtk.cli.main import COMMANDS
-from drtk.renamed_options import RENAMED
 from tests.bm25_data import skip_without_lucene
 from tests.contract.calls import FUNCTIONS
 from tests.contract.hub import HUB, save_scifact
@@ -309,20 +308,6 @@ def test_the_tutorial_runs_as_printed(checkout):
         assert block in outcome.stdout
     assert outcome.stdout.count("no problems found") == 2
     assert re.search(r"^minilm .*\ntrained ", outcome.stdout, re.MULTILINE)  # the last table of eval
-
-
-def test_the_changelog_lists_every_renamed_option():
-    changelog = (DOCS / "changelog.md").read_text(encoding="utf-8")
-    rows = [row.split("|")[1:4] for row in changelog.splitlines() if row.startswith("| ")]
-    listed = {
-        (command.strip(), former, name.replace("-", "_"))  # settings have no dashes
-        for commands, old, new in rows
-        for command in commands.split(",")
-        for former, name in zip(re.findall(r"`--([\w-]+)`", old), re.findall(r"`-?-?(\w[\w-]+)`", new), strict=True)
-    }
-    for command in RENAMED:
-        for former, name in RENAMED[command].items():
-            assert (command or "all", former.replace("_", "-"), name) in listed
 
 
 def test_every_command_has_an_example_that_runs():

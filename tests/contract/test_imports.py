@@ -18,7 +18,7 @@ import drtk
 ROOT = Path(drtk.__file__).parent
 # Packages on one line do not import each other; architecture in docs/design.md.
 LAYERS = (
-    ("errors", "renamed_options"),
+    ("errors", "option_names"),
     ("records", "registry", "config"),
     ("runtime",),
     ("data",),
@@ -34,7 +34,7 @@ LAYERS = (
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 LIGHT = (
     "errors",
-    "renamed_options",
+    "option_names",
     "records",
     "registry",
     "config",

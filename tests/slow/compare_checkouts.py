@@ -3,7 +3,7 @@
     python -m tests.slow.compare_checkouts OLD NEW --recorded DIR [--old-inventory FILE] [--ignore FIELD ...] [NAME ...]
 
 OLD and NEW are checkouts; run this from the root of one that has tests/slow. Options and presets may have other names in OLD: it runs the
-steps of its own tests/slow/inventory.toml (or of --old-inventory), and drtk/renamed_options.py translates the settings in its manifests.
+steps of its own tests/slow/inventory.toml (or of --old-inventory).
 OLD's outputs are stored in DIR (outside both) and reused, so later comparisons run NEW only; delete DIR/scripts/NAME to record a step
 again. NAME: steps to compare, * is a wildcard; all by default. Comparing OLD with itself must find no difference.
 
@@ -25,7 +25,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from drtk.renamed_options import rename_settings
 from tests.slow.inventory import (
     DATA,
     INVENTORY,
@@ -118,7 +117,7 @@ def iter_differences(old: Path, new: Path, ignored: set[str], roots: Sequence[st
             try:
                 values = parse_json(name, read(one)), parse_json(name, read(other))
                 if name.endswith("meta.json"):
-                    values = translate_settings(values[0]), translate_settings(values[1])
+                    values = drop_null_settings(values[0]), drop_null_settings(values[1])
                 difference = find_difference(*values, ignored if lenient else set())
             except ValueError:
                 difference = None
@@ -131,10 +130,10 @@ def parse_json(name: str, content: bytes) -> Any:
     return json.loads(content) if name.endswith(".json") else [json.loads(line) for line in content.splitlines()]
 
 
-def translate_settings(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest with the current names of its settings, without those that are null: options may be new or gone."""
-    settings = rename_settings(manifest.get("settings", {}), manifest.get("program", ""))
-    return manifest | {"settings": {name: value for name, value in settings.items() if value is not None}}
+def drop_null_settings(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest without the settings that are null: options may be new or gone."""
+    settings = manifest.get("settings", {}).items()
+    return manifest | {"settings": {name: value for name, value in settings if value is not None}}
 
 
 def find_difference(old: Any, new: Any, ignored: set[str], at: str = "") -> str | None:

@@ -1,71 +1,20 @@
-"""Former names of options and settings, names that other tools use for them, and advice for options that do not exist."""
+"""Names that other tools use for options, and advice for options that do not exist."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
 
-# Command -> former name -> current name. Entries of "" hold for every command, unless it lists the same former name.
-# A former name is never the name of another setting of its command.
-RENAMED: dict[str, dict[str, str]] = {
-    "": {
-        "batch": "batch_size",
-        "micro_batch": "micro_batch_size",
-        "lr": "learning_rate",
-        "steps": "max_steps",
-        "eval_every": "eval_steps",
-        "log_every": "log_steps",
-        "save_every": "save_steps",
-        "dtype": "precision",
-        "scorer_dtype": "scorer_precision",
-        "workers": "num_workers",
-        "ray_workers": "runner_workers",
-        "another_corpus": "skip_corpus_check",
-    },
-    "pretrain": {
-        "save_every": "export_steps",
-        "checkpoint_every": "save_steps",
-        "probe": "dev",
-        "probe_sts": "dev_sts",
-    },
-    "train-retriever": {
-        "alpha": "contrastive_weight",
-        "cache_chunk": "grad_cache",
-        "draw": "negative_sampling",
-        "positive": "positive_sampling",
-    },
-    "train-reranker": {"select": "dev_measure"},
-    "train-generator": {"select": "dev_measure"},
-    "rerank-queries train": {"alpha": "rank_margin", "scorer": "variant"},
-    "rerank-queries apply": {"top": "n_best"},
-    "mine-negatives": {"keep": "negatives", "floor": "min_negatives", "positives": "by"},
-    "encode": {"store": "vector_dtype"},
-    "rerank": {"store": "vector_dtype"},
-    "index": {"dtype": "vector_dtype", "weights": "term_weights"},
-    "search": {"k": "depth"},
-    "show": {"weights": "term_weights", "top": "top_words"},
-    "fuse": {"normalize": "norm"},
-    "termweight": {"normalize": "weight_norm", "report": "stopword_share"},
-    "compare": {"title": "heading"},
-    "report": {"title": "heading", "show": "system"},
-    "plot": {"title": "heading"},
-}
-
-# Former key -> current key, in a composition of pretrain and in its [[objective]] tables.
-COMPOSITION_KEYS = {"readers": "decoders"}
-OBJECTIVE_KEYS = {"reader": "decoder"}
-
-# Name -> its names in other tools, separated by spaces; former names are in RENAMED.
+# Name -> its names in other tools, separated by spaces.
 SYNONYMS: dict[str, str] = {
     "batch_tokens": "batch batch_size bs",
-    "batch_size": "bs n_batch train_batch_size per_device_train_batch_size per_device_batch_size",
+    "batch_size": "batch bs n_batch train_batch_size per_device_train_batch_size per_device_batch_size",
     "micro_batch_size": "mini_batch_size per_device_train_batch_size gradient_accumulation_steps",
     "grad_cache": "mini_batch_size gc_chunk_size gc_q_chunk_size gc_p_chunk_size",
-    "learning_rate": "learning rate max_lr peak_lr",
+    "learning_rate": "lr learning rate max_lr peak_lr",
     "max_lr": "lr learning_rate",
     "epochs": "n_epochs num_epochs num_train_epochs epoch max_epochs",
-    "max_steps": "n_steps num_steps train_steps num_train_steps total_steps",
+    "max_steps": "steps n_steps num_steps train_steps num_train_steps total_steps",
     "warmup": "warmup_steps warmup_ratio num_warmup_steps warmup_proportion",
     "weight_decay": "wd decay",
     "max_length": "max_seq_length max_seq_len max_len maxlen seq_length truncate truncation",
@@ -79,8 +28,8 @@ SYNONYMS: dict[str, str] = {
     "eval_steps": "evaluation_steps eval_interval",
     "save_steps": "checkpoint_every checkpoint_steps save_interval",
     "log_steps": "logging_steps log_interval",
-    "precision": "torch_dtype fp16 bf16 half amp mixed_precision",
-    "num_workers": "jobs n_jobs num_proc processes threads",
+    "precision": "dtype torch_dtype fp16 bf16 half amp mixed_precision",
+    "num_workers": "workers jobs n_jobs num_proc processes threads",
     "threads": "workers num_workers jobs n_jobs num_threads",
     "device": "gpu cuda devices",
     "depth": "k topk top_k hits num_hits n_results num_results max_hits limit",
@@ -91,6 +40,7 @@ SYNONYMS: dict[str, str] = {
     "temperature": "temp tau",
     "loss": "loss_function loss_type objective",
     "similarity": "metric distance score_function",
+    "vector_dtype": "dtype store",
     "pooling": "pool pooling_method pooling_mode",
     "patience": "early_stopping early_stopping_patience",
     "lora": "lora_r lora_rank peft",
@@ -132,47 +82,14 @@ ADVICE: dict[str, dict[str, str]] = {
 }
 
 
-def get_current_name(name: str, command: str) -> str:
-    """Return the current name of a setting of `command`. `name` may be a former name."""
-    return RENAMED.get(command, {}).get(name) or RENAMED[""].get(name, name)
-
-
-def rename_composition(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a preset of pretrain with former keys replaced by current ones, and the replaced keys: {former key: key}."""
-    renamed = {COMPOSITION_KEYS.get(key, key): value for key, value in content.items()}
-    found = {old: new for old, new in COMPOSITION_KEYS.items() if old in content}
-    objectives = content.get("objective")
-    if isinstance(objectives, list):
-        tables = [table for table in objectives if isinstance(table, dict)]
-        found |= {old: new for old, new in OBJECTIVE_KEYS.items() if any(old in table for table in tables)}
-        renamed["objective"] = [
-            {OBJECTIVE_KEYS.get(key, key): value for key, value in table.items()} if isinstance(table, dict) else table
-            for table in objectives
-        ]
-    return renamed, found
-
-
-def rename_path(change: str) -> str:
-    """Return a PATH or PATH=VALUE of pretrain --set with current keys: objective.1.reader=x becomes objective.1.decoder=x."""
-    path, separator, value = change.partition("=")
-    steps = path.split(".")
-    steps[0] = COMPOSITION_KEYS.get(steps[0], steps[0])
-    if steps[0] == "objective" and len(steps) > 2:
-        steps[2] = OBJECTIVE_KEYS.get(steps[2], steps[2])
-    return ".".join(steps) + separator + value
-
-
 def explain_unknown_name(shown: str, name: str, known: Mapping[str, str], command: str) -> str:
-    """Return the error message for an unknown option, with its new name or similar options; "" if there are none.
+    """Return the error message for an unknown option, with similar options; "" if there are none.
 
     shown: the option as the user wrote it; name: the same option, spelled like a setting, such as max_steps
     known: name of each setting of the command -> how to write it, for example "--max-steps"
     """
     if advice := ADVICE.get(command, {}).get(name):
         return f"no such option {shown}; {advice}"
-    renamed = get_current_name(name, command)
-    if renamed != name and renamed in known:
-        return f"{shown} was renamed to {known[renamed]}"
     similar = find_by_synonym(name, known) or get_close_matches(name, known, n=2, cutoff=0.8)
     names = " or ".join(dict.fromkeys(known[item] for item in similar))
     return f"no such option {shown}; did you mean {names}?" if names else ""

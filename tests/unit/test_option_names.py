@@ -1,0 +1,46 @@
+"""Unknown options are answered with their names here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.run_drtk import run_in_process
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("train-retriever --lr 1", "no such option --lr; did you mean --learning-rate?"),
+        ("train-retriever --batch 1", "no such option --batch; did you mean --batch-size?"),
+        ("train-retriever --grad-cache 1", "--grad-cache is a setting: --set grad_cache=VALUE"),
+        ("train-retriever --temperature-warmup", "--temperature-warmup is a setting: --set temperature_warmup=true"),
+        ("train-reranker --kind hlatr", "--kind is a setting: --set kind=VALUE"),
+        ("rerank-queries train --no-skip-ties", "--no-skip-ties is a setting: --set skip_ties=false"),
+        ("encode --dtype float16", "no such option --dtype; did you mean --precision or --vector-dtype?"),
+        ("index --dtype float16", "no such option --dtype; did you mean --vector-dtype?"),
+        ("train-retriever --learning_rate 1", "no such option --learning_rate; did you mean --learning-rate?"),
+        ("train-retriever --bs 1", "no such option --bs; did you mean --batch-size?"),
+        ("train-retriever --max-seq-length 1", "did you mean --query-length or --passage-length?"),
+        ("train-reranker --max-seq-length 1", "no such option --max-seq-length; did you mean --max-length?"),
+        ("train-retriever --n-epochs 1", "no such option --n-epochs; did you mean --epochs?"),
+        ("train-retriever --tau 1", "no such option --tau; did you mean --set temperature=VALUE?"),
+        ("train-retriever --temprature 1", "no such option --temprature; did you mean --set temperature=VALUE?"),
+        ("search --hits 1", "no such option --hits; did you mean --depth?"),
+        (
+            "encode --sparse",
+            "no such option --sparse; sparse encoders are recognized by their model folder; for a plain masked language model",
+        ),
+        ("train-retriever --sparse", "no such option --sparse; did you mean --head sparse?"),
+        ("eval --metrics x", "no such option --metrics; did you mean --measures?"),
+        ("chunk --set banana=1", "no such option --set banana (drtk presets --fields 'chunk' lists the settings)"),
+        ("chunk --set reserve_specials=true", "did you mean --set reserve_special?"),
+        ("chunk --set overlap=2 --overlap 3", "--set overlap and --overlap cannot be combined; give one"),
+        ("chunk --set punkt_mb=0", "--set punkt_mb: must be at least 0.001, is 0.0"),
+        ("chunk --set punkt_mb=much", "--set punkt_mb: expected float, got 'much'"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_its_name_or_meaning(call: str, message: str) -> None:
+    outcome = run_in_process(*call.split())
+    assert outcome.status == 2
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
