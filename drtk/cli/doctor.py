@@ -13,17 +13,19 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
-from packaging.requirements import Requirement
 
 from drtk import __version__
 from drtk.cli.decorators import plain_command
 from drtk.cli.options import make_option
 from drtk.errors import DrtkError, MissingDependency, format_pip_command
 from drtk.runtime.sharding import count_cores
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 HUB_TIMEOUT = 4.0  # seconds
 
@@ -207,6 +209,8 @@ def _check_hub() -> Iterator[CheckResult]:
 @cache
 def _list_requirements() -> dict[str, Requirement]:
     """Return the requirements of drtk and of its extras, by name of the package; {} if drtk runs without being installed."""
+    from packaging.requirements import Requirement
+
     try:
         requirements = list(map(Requirement, requires("dense-retrieval-toolkit") or ()))
     except PackageNotFoundError:

@@ -46,7 +46,7 @@ def test_all_shipped_presets_are_valid_and_list_their_requirements(capsys):
     ("text", "told"),
     [
         ('command = "pretrain"\n', r"mine.toml: there is no objective"),
-        ('command = "pretrain"\n[settings]\nlr = "fast"\n', "--learning-rate: expected float, got 'fast'"),
+        ('command = "pretrain"\n[settings]\nlearning_rate = "fast"\n', "--learning-rate: expected float, got 'fast'"),
         ('command = "train-retriever"\n[settings]\nloss_ = 1\n', "unknown setting 'loss_'"),
         ('command = "train-retriever"\nlr = 1e-5\n', r"mine\.toml: unknown key 'lr'; put settings under"),
         (
