@@ -129,14 +129,17 @@ def format_results() -> str:
     """Return a table per recipe of docs/cookbook/papers: the paper's figures and those of results/mini, with 95% intervals over seeds."""
     recipes = tomllib.loads((DOCS / "cookbook" / "papers" / "expected.toml").read_text(encoding="utf-8"))
     summary = [
-        "| table | rows measured | as in the paper, p < .05 | unlike the paper, p < .05 |",
-        "| --- | ---: | --- | --- |",
+        "| table | of | rows measured | as in the paper, p < .05 | unlike the paper, p < .05 |",
+        "| --- | --- | ---: | --- | --- |",
     ]
-    tables = []
+    tables, unmeasured = [], []
     for name, expected in recipes.items():
         result = RESULTS / f"{name}.jsonl"
-        systems = read_result(result, expected["measure"]["mini"])[0] if result.exists() else {}
         rows, title = expected["rows"], expected["title"]
+        if not result.exists():
+            unmeasured.append(_format_unmeasured(name, expected))
+            continue
+        systems = read_result(result, expected["measure"]["mini"])[0]
         anchor = re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
         orders: dict[bool, list[str]] = {True: [], False: []}  # by whether the paper has the same order
         for order in expected.get("orders", {}).get("mini", []):
@@ -146,35 +149,44 @@ def format_results() -> str:
         measured = len(systems.keys() & rows.keys())
         cells = [
             f"[{title}](#{anchor})",
+            expected["paper"],
             f"{measured} of {len(rows)}",
             "; ".join(orders[True]),
             "; ".join(orders[False]),
         ]
         summary.append(f"| {' | '.join(cells)} |")
         tables.append(_format_recipe(name, expected, result))
-    return "\n\n".join(["\n".join(summary), *tables])
+    return "\n\n".join(["\n".join(summary), *tables, "\n".join(["## Not measured here", "", *unmeasured])])
+
+
+def _format_unmeasured(name: str, expected: dict[str, Any]) -> str:
+    """Return an item with the paper's figures of a recipe that cannot run at mini scale."""
+    recipe = expected.get("recipe", name)
+    figures = ", ".join(f"{row} {values['full']:.3f}" for row, values in expected["rows"].items() if "full" in values)
+    reasons = {values["reason"] for values in expected["rows"].values()}
+    source = f"[{expected['title']}](cookbook/papers/{recipe}.sh) ({expected['paper']})"
+    return f"- {source}: {', '.join(reasons)}. {expected['measure']['full']} in the paper: {figures}."
 
 
 def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
     recipe = expected.get("recipe", name)
-    systems: dict[str, Any] = {}
-    tests: dict[tuple[str, str], Any] = {}
-    if result.exists():
-        systems, tests = read_result(result, expected["measure"]["mini"])
+    systems, tests = read_result(result, expected["measure"]["mini"])
     against = {system: test for (system, _), test in tests.items()}
-    baseline = next((baseline for _, baseline in tests), "baseline")
+    header = ["row", f"paper: {expected['measure']['full']}", f"here: {expected['measure']['mini']}"]
+    header += [f"difference from {baseline}" for baseline in {baseline for _, baseline in tests}] + ["p"] * bool(tests)
+    command = f"`just reproduce {recipe}{'' if expected.get('whole') else ' --rows ROW'}`"
+    links = f"[recipe](cookbook/papers/{recipe}.sh) · [result](../results/mini/{name}.jsonl)"
     lines = [
         f"## {expected['title']}",
         "",
-        f"`just reproduce {recipe}{'' if expected.get('whole') else ' --rows ROW'}` · [recipe](cookbook/papers/{recipe}.sh)"
-        + (f" · [result](../results/mini/{name}.jsonl)" if systems else ""),
+        f"{expected['paper']} · {command} · {links}",
         "",
-        f"| row | paper: {expected['measure']['full']} | here: {expected['measure'].get('mini', '–')} | difference from {baseline} | p |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        f"| {' | '.join(header)} |",
+        f"| --- |{' ---: |' * (len(header) - 1)}",
     ]
     for row, values in expected["rows"].items():
         paper = f"{values['full']:.3f}" if "full" in values else "–"
-        here, difference, p = values.get("reason", "not run"), "", ""
+        here, test = values.get("reason", "not run"), against.get(row)
         if found := systems.get(row):
             here = f"{found['mean']:.4f}"
             if found["sd"]:
@@ -182,10 +194,9 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
                 here += f" ± {reach:.4f}"
             if found["runs"] < 3:
                 here += f" ({found['runs']} run{'s' if found['runs'] > 1 else ''})"
-            if test := against.get(row):
-                difference, p = f"{test['difference']:+.4f}", format_p_value(test["t_p_corrected"])
+        tested = [f"{test['difference']:+.4f}", format_p_value(test["t_p_corrected"])] if test else ["", ""]
         label = f"{row}: {values['name']}" if "name" in values else row
-        lines.append(f"| {label} | {paper} | {here} | {difference} | {p} |")
+        lines.append(f"| {' | '.join([label, paper, here, *tested][: len(header)])} |")
     return "\n".join([*lines, "", expected["note"]] if "note" in expected else lines)
 
 

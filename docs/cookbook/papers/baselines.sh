@@ -4,7 +4,7 @@
 #   just reproduce baselines [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
 # mini: a T5 of two layers, trained from random weights on the training questions, writes five queries per passage.
-# full: 40 queries per passage by docT5query; vectors of the first retriever from BERT-base.
+# full: 40 queries per passage by docT5query; vectors of the first retriever from BERT-base. About 10 hours of an H200, estimated.
 . "$(dirname "$0")/common.sh"
 mine_bm25
 
@@ -18,19 +18,19 @@ for seed in $seeds; do
     if [ "$scale" = mini ]; then
       writer=$work/writer.$seed number=5
       drtk init-model "$out/all.jsonl" --arch t5 --layers 2 --hidden 128 --heads 4 --vocab-size 8000 --max-length 128 --seed "$seed" -o "$work/t5.$seed" $made
-      drtk train-generator "$out/train.jsonl" --corpus "$corpus" --queries "$train_queries" --model "$work/t5.$seed" --max-steps 600 --batch-size 16 \
+      drtk train-generator "$examples" --corpus "$corpus" --queries "$train_queries" --model "$work/t5.$seed" --max-steps 600 --batch-size 16 \
         --max-length 128 --target-length 24 --seed "$seed" -o "$writer" $again
     fi
     drtk doc2query "$corpus" --model "$writer" --n "$number" --top-k 10 --top-p 1 --bare --seed "$seed" -o "$work/queries.$seed.jsonl" $again
-    drtk index "$corpus" --with "$work/queries.$seed.jsonl" --expand queries --type bm25s -o "$work/doct5query.$seed.index" $made
+    drtk index "$corpus" --with "$work/queries.$seed.jsonl" --expand queries --type "$bm25_type" -o "$work/doct5query.$seed.index" $made
     search_words doct5query "$work/doct5query.$seed.index"
   fi
   if is_selected deepct; then
     [ "$scale" = mini ] && short="--max-steps 300 --set batch_size=16 --set learning_rate=5e-4 --set max_length=128" || short=""
-    drtk termweight --method deepct --train "$out/train.jsonl" --corpus "$corpus" --queries "$train_queries" --model "$start" $short --seed "$seed" \
+    drtk termweight --method deepct --train "$examples" --corpus "$corpus" --queries "$train_queries" --model "$start" $short --seed "$seed" \
       -o "$work/deepct.$seed" $again
     drtk termweight "$corpus" --method deepct --model "$work/deepct.$seed" -o "$work/deepct.$seed.jsonl" $again
-    drtk index "$work/deepct.$seed.jsonl" --type bm25s --term-weights -o "$work/deepct.$seed.index" $made
+    drtk index "$work/deepct.$seed.jsonl" --type "$bm25_type" --term-weights -o "$work/deepct.$seed.index" $made
     search_words deepct "$work/deepct.$seed.index"
   fi
   index_type=flat

@@ -39,7 +39,7 @@ if [ "$scale" = mini ]; then
   source=${DRTK_TEST_DATA:-../shared/data} seeds=${seeds:-1 2 3} data=$out/data
   passages=$out/squad.jsonl corpus=$data/corpus.jsonl queries=$data/queries.jsonl qrels=$data/qrels/test.tsv
   train_queries=$queries train_qrels=$data/qrels/train.tsv
-  start=$out/start generator=$out/start measures="RR@10 nDCG@10 R@50" depth=50 mining_depth=50 index_type=exact
+  start=$out/start generator=$out/start measures="RR@10 nDCG@10 R@50" depth=50 mining_depth=50 index_type=exact bm25_type=bm25s
   # Pre-training: 32 passages of 64 tokens per step. Fine-tuning: 16 questions with a hard negative per step. No titles: presets differ in them.
   pretrain_options="--batch-size 32 --max-length 64 --learning-rate 1e-3 --max-steps 500 --eval-steps 500 --export-steps 100
     --set warmup=0.1 --set weight_decay=0.01 --set held_out=256 --set title=none"
@@ -59,7 +59,7 @@ else
   seeds=${seeds:-42} passages=hf:Tevatron/msmarco-passage-corpus:train corpus=$passages # with titles
   train_queries=irds:msmarco-passage/train train_qrels=$train_queries queries=irds:msmarco-passage/dev/small qrels=$queries
   start=${START:-bert-base-uncased} generator=google/electra-base-generator
-  measures="RR@10 R@50 R@1000" depth=1000 mining_depth=200 index_type=flat policy=msmarco # query-as-context and ROM: tevatron
+  measures="RR@10 R@50 R@1000 Success@50 Success@1000" depth=1000 mining_depth=200 index_type=flat bm25_type=bm25 policy=msmarco # query-as-context and ROM: tevatron
   pretrain_options="--export-steps 10000" tune_options="" questions=""
 fi
 
@@ -77,9 +77,9 @@ mine() {
   drtk mine-negatives "$index" --queries "$train_queries" --qrels "$train_qrels" --depth "$mining_depth" --policy "$policy" -o "$examples" "$@" $again
 }
 
-# Negatives of the first retriever: BM25's.
+# Negatives of the first retriever: those of this BM25, not MS MARCO's official lists.
 mine_bm25() {
-  drtk index "$corpus" --type bm25s -o "$out/bm25.index" $made
+  drtk index "$corpus" --type "$bm25_type" -o "$out/bm25.index" $made
   if [ "$policy" = tevatron ]; then
     mine "$out/bm25.index"
   else # also random negatives, of the corpus

@@ -23,8 +23,8 @@ set_row() {
   case $row in
     qac-cotmae-queries-*) preset=qac-cotmae more="--set slots.context.limit=${row##*-}" ;;
     cocondenser | qac-cocondenser*)
-      pretrain condenser --preset condenser --model "$start"
-      model=$encoder
+      model=Luyu/condenser
+      if [ "$scale" = mini ]; then pretrain condenser --preset condenser --model "$start" && model=$encoder; fi
       [ "$scale" = full ] || more="--set held_out=32" # of 490 documents
       case $row in *-queries-*) preset=qac-cocondenser more="$more --set slots.b.limit=${row##*-}" ;; esac ;;
   esac

@@ -4,7 +4,7 @@
 #   just reproduce rom [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
 # full: 8 epochs of the corpus per row (about 10 hours of an H200, estimated), then MS MARCO's first
-# retriever. The paper pre-trains ROM on Wikipedia and books; its figures are probably of the second retriever (stages.sh with ENCODER).
+# retriever. The paper pre-trains ROM on Wikipedia and books; its figures are probably of the second retriever (second.sh). Passages for DeepImpact are not expanded first.
 . "$(dirname "$0")/common.sh"
 policy=tevatron
 mine_bm25
@@ -12,7 +12,7 @@ chunk_documents
 drtk termweight "$passages" --method bprop --model "$start" -o "$out/bprop.jsonl" $again
 if is_selected rom-deepimpact; then
   [ "$scale" = mini ] && short="--max-steps 300 --set batch_size=16 --set learning_rate=5e-4 --set max_length=128" || short=""
-  drtk termweight --method deepimpact --train "$out/train.jsonl" --corpus "$corpus" --queries "$train_queries" --model "$start" $short -o "$out/deepimpact" $again
+  drtk termweight --method deepimpact --train "$examples" --corpus "$corpus" --queries "$train_queries" --model "$start" $short -o "$out/deepimpact" $again
   drtk termweight "$passages" --method deepimpact --model "$out/deepimpact" -o "$out/impacts.jsonl" $again
 fi
 

@@ -4,7 +4,7 @@
 #   just reproduce simlm-variants [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
 # mini: `other-corpus` is Cranfield and CACM.
-# full: 80,000 steps of 2,048 passages per row, as in simlm.sh; 200,000 of `other-corpus`, which is Wikipedia.
+# full: 80,000 steps of 2,048 passages per row, as in simlm.sh (about 21 hours of an H200 per row, estimated); 200,000 of `other-corpus`, which is Wikipedia.
 . "$(dirname "$0")/common.sh"
 mine_bm25
 

@@ -4,7 +4,8 @@
 #   just reproduce stages [--scale mini|full]        options: common.sh; one seed runs all rows, by simlm.sh of the cookbook
 #
 # mini: the first 20 passages are reranked; the reranker scores 1,500 questions with 7 negatives each for distillation.
-# full: after SimLM's pre-training; ENCODER=NAME starts from a public encoder instead (intfloat/simlm-base-msmarco, Luyu/co-condenser-marco …).
+# full: after SimLM's pre-training, about 12 hours of an H200, estimated; 48 negatives are scored for distillation, the paper has 200. ENCODER=NAME
+#       starts from a public encoder instead (intfloat/simlm-base-msmarco, Luyu/co-condenser-marco …).
 . "$(dirname "$0")/common.sh"
 both_queries=$queries
 if [ "$scale" = mini ]; then
