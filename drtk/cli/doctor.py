@@ -75,6 +75,10 @@ def _check_python() -> Iterator[CheckResult]:
 
 
 def _check_libraries() -> Iterator[CheckResult]:
+    if not _list_requirements():
+        yield CheckResult(
+            "libraries", "absent", "drtk is not installed, so its requirements are unknown", "pip install ."
+        )
     for name, requirement in _list_requirements().items():
         if requirement.marker is None and name != "torch":
             yield _check_package(name, needed=True)
@@ -86,7 +90,7 @@ def _check_torch() -> Iterator[CheckResult]:
     except ImportError as error:
         yield CheckResult("torch", "missing", f"cannot be imported: {error}", format_pip_command("torch"))
         return
-    yield CheckResult("torch", "ok", torch.__version__)
+    yield _check_package("torch", needed=True)
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         yield CheckResult("cuda", "ok", f"{torch.version.cuda}: {', '.join(names)}")

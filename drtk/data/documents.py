@@ -14,6 +14,7 @@ import orjson
 
 from drtk.data.json_arrays import iter_array_rows
 from drtk.data.rows import Row, describe_json_error, is_json_array, parse_id, parse_row
+from drtk.data.tsv import DPR_HEADER
 from drtk.errors import DrtkError, MissingDependency, RecordError, format_pip_command
 from drtk.records import Passage
 
@@ -50,7 +51,7 @@ def check_modules(suffixes: set[str]) -> None:
 def iter_documents(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
     """Yield the documents of a file, and errors in place of invalid rows. Files of unknown types are read as plain text.
 
-    id: id of the file's document; messages of mailboxes, and rows of tables without a column `_id`, get `ID:NUMBER`
+    id: id of the file's document; messages of mailboxes, and rows of tables if `fields` has no `_id`, get `ID:NUMBER`
     fields: the columns of a table (CSV, TSV, JSON or JSONL) that contain the id, title and text
     Raises RecordError (file:line) for a damaged file, DrtkError for a file that cannot be read.
     """
@@ -119,19 +120,22 @@ def _parse_markdown(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
     yield _make_markdown_document(id, text, title)
 
 
-def _make_markdown_document(id: str, text: str, title: str = "", **metadata: Any) -> Passage:
+def _make_markdown_document(id: str, text: str, title: str = "", *, has_tags: bool = True) -> Passage:
     """Return a document with its headings; without `title`, the first heading of level 1 is the title."""
     text = _use_line_feeds(text)
-    headings = find_headings(text)
+    headings = find_headings(text, has_tags=has_tags)
     title = title or next((heading["title"] for heading in headings if heading["level"] == 1), "")
-    return Passage(id, text, title, metadata | {"headings": headings})
+    return Passage(id, text, title, {"headings": headings})
 
 
-def find_headings(text: str) -> list[dict[str, Any]]:
-    """Return {"level", "title", "begin", "end"} of each heading in Markdown, with character offsets begin and end."""
+def find_headings(text: str, *, has_tags: bool = True) -> list[dict[str, Any]]:
+    """Return {"level", "title", "begin", "end"} of each heading in Markdown, with character offsets begin and end.
+
+    has_tags: whether HTML tags in a heading are not part of its title
+    """
     from markdown_it import MarkdownIt
 
-    parser = MarkdownIt("commonmark")
+    parser = MarkdownIt("commonmark", {"html": has_tags})
     with parser.reset_rules():
         parser.disable("inline")  # the texts of paragraphs are not needed
         tokens = parser.parse(text)
@@ -140,8 +144,10 @@ def find_headings(text: str) -> list[dict[str, Any]]:
     for token, inline in pairwise(tokens):
         if token.type == "heading_open" and token.level == 0 and token.map is not None:
             children = parser.parseInline(inline.content)[0].children or ()
-            parts = (child.content or " " * (child.type == "softbreak") for child in children)
-            title = _SPACE.sub(" ", "".join(part for part in parts if not part.startswith("<"))).strip()
+            parts = (
+                child.content or " " * (child.type == "softbreak") for child in children if child.type != "html_inline"
+            )
+            title = _SPACE.sub(" ", "".join(parts)).strip()
             begin, end = starts[token.map[0]], min(starts[token.map[1]], len(text))
             if title:
                 headings.append({"level": int(token.tag[1]), "title": title, "begin": begin, "end": end})
@@ -150,7 +156,7 @@ def find_headings(text: str) -> list[dict[str, Any]]:
 
 def _parse_html(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
     text, title = convert_html(path.read_bytes())
-    yield _make_markdown_document(id, text, title)
+    yield _make_markdown_document(id, text, title, has_tags=False)
 
 
 def convert_html(html: bytes | str) -> tuple[str, str]:
@@ -170,6 +176,8 @@ def convert_html(html: bytes | str) -> tuple[str, str]:
         warnings.simplefilter("ignore")  # about XHTML, and about texts that look like file names
         page = BeautifulSoup(html, "lxml")
     name = page.title.get_text() if page.title else ""
+    if page.title:
+        page.title.decompose()
     for element in page.select(_NAVIGATION):
         element.decompose()
     places = (page.find("main"), page.find(role="main"), page.body)
@@ -202,7 +210,7 @@ def _parse_docx(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
             convert_image=mammoth.images.img_element(lambda image: {"src": ""}),
         ).value
     text, title = convert_html(html)
-    yield _make_markdown_document(id, text, title)
+    yield _make_markdown_document(id, text, title, has_tags=False)
 
 
 def _parse_pdf(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
@@ -304,16 +312,20 @@ def _parse_csv(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
     csv.field_size_limit(1 << 30)
     text = _read_text(path)
     is_tsv, header = path.suffix.lower() == ".tsv", text.partition("\n")[0]
-    delimiter = "\t" if is_tsv else max(",;\t|", key=header.count)
+    delimiter = "\t" if is_tsv else max(",;\t", key=header.count)
+    delimiter = delimiter if delimiter in header else "|"
+    has_quotes = not is_tsv or header.split("\t") == DPR_HEADER  # as in docs/formats.md
     lines = (f"{line}\n" for line in text.removesuffix("\n").split("\n"))
-    # Quotes have no meaning in the TSV of docs/formats.md.
     reader = csv.DictReader(
-        lines, delimiter=delimiter, quoting=csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL, strict=True
+        lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE, strict=True
     )
     columns = reader.fieldnames or []
-    if unusable := [name for name in columns if _NUMBER.fullmatch(name) or columns.count(name) > 1]:
-        problem = f"the first line does not name the columns ('{unusable[0]}'); add a line of distinct names"
-        raise RecordError(f"{path}:1", f"{problem}, or use drtk convert, which reads TSV of ids and texts")
+    named = [name for name in columns if name]
+    repeated = [name for name in named if named.count(name) > 1]
+    if unusable := repeated or [name for name in columns[:1] if _NUMBER.fullmatch(name)]:
+        advice = ", or use drtk convert, which reads TSV of ids and texts" if is_tsv else ""
+        problem = f"the first line does not name the columns ('{unusable[0]}'); add a line of distinct names{advice}"
+        raise RecordError(f"{path}:1", problem)
     for number in count(1):
         line = reader.reader.line_num + 1
         try:
@@ -373,7 +385,7 @@ def _make_row_document(row: Row, id: str, number: int | None, place: str, fields
     `NAME: VALUE`.
     number: number of the row, appended to `id` if no column has the id; None for a single row
     """
-    columns = {name: (name,) if name in row else () for name in ("_id", "title")} | dict(fields)
+    columns = {"_id": (), "title": ("title",) if "title" in row else ()} | dict(fields)
     columns.setdefault("text", [name for name in ("text", "contents") if name in row][:1])
     used = [name for names in columns.values() for name in names]
     for name in used:

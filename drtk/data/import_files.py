@@ -89,7 +89,8 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
     Logs ignored files, and a pattern that excludes nothing.
     Raises DrtkError for a missing source, a folder that cannot be read, two files with the same id, or no files at all.
     """
-    is_excluded = _build_filter(exclude, unused := set(exclude))
+    patterns = [pattern for pattern in exclude if pattern.strip()]
+    is_excluded = _build_filter(patterns, unused := set(patterns))
     names: list[tuple[str, Path]] = []
     has_several_folders = sum(map(os.path.isdir, sources)) > 1
     ignored: Counter[str] = Counter()
@@ -123,7 +124,7 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
         more = ", …" if len(ignored) > _MAX_SHOWN else ""
         log(f"ignored files of other types: {kinds}{more}")
     if unused:
-        log(f"--exclude {min(unused)}: excludes nothing; patterns are relative to each folder")
+        log(f"--exclude {min(unused)}: excludes nothing further; patterns are relative to each folder")
     if not names:
         raise DrtkError(f"{', '.join(sources)}: no files to import; known types: {' '.join(PARSERS)}")
     files: dict[str, File] = {}

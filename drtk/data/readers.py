@@ -38,6 +38,7 @@ from drtk.data.sniff import is_candidate_line, is_id_triple
 from drtk.data.tables import is_table, iter_table_rows
 from drtk.data.trec import iter_query_hits, parse_qrel_row, read_qrels
 from drtk.data.tsv import (
+    QRELS_HEADER,
     ParsedRow,
     are_text_triples,
     parse_candidate_lines,
@@ -259,7 +260,9 @@ def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[P
             return _iter_triples(source, tracker)
         if lines and (parse_example_header(lines[0]) or are_text_triples(lines)):
             return parse_rows(parse_example_lines(tracker.iter_lines(source)), parse_example_row)
-        if lines and lines[0].count(b"\t") in (1, 2):
+        columns = lines[0].split(b"\t") if lines else []
+        is_known = all(map(bytes.isdigit, columns)) or columns[:1] == [QRELS_HEADER[0].encode()]
+        if len(columns) in (2, 3) and not is_known:
             return iter(
                 [(1, ValueError("columns without names; add a header line, such as query<TAB>positive<TAB>negative"))]
             )

@@ -199,7 +199,7 @@ def read_ids(path: str, count: int) -> list[str]:
         raise DrtkError(f"{path}: No such file; give the file with the ids of the vectors as `ids`")
     with open_input(path)[0] as stream:
         ids = [line.decode("utf-8", "surrogateescape") for _, line in read_lines(stream, path)]
-    if ids and (ids[0].startswith("[") or "\0" in ids[0]):
+    if len(ids) != count and ids and (ids[0].startswith("[") or "\0" in ids[0]):
         raise MismatchError(f"{path}: is not a text file with one id per line; write one")
     if len(ids) != count:
         raise MismatchError(f"{path}: has {len(ids):,} ids for {count:,} vectors; give one id per line for each vector")

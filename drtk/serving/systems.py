@@ -21,7 +21,7 @@ from drtk.retrieval.passage_lookup import PassageLookup
 from drtk.retrieval.search import IndexGroup, RankingOptions, TextQuerySearcher, make_query_encoder
 from drtk.retrieval.snippets import extract_snippet, format_place, stem_query_words
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.progress import Progress
+from drtk.runtime.progress import Progress, warn
 
 EVALUATED_DEPTH = 100
 _QUERIES_AT_A_TIME = 64
@@ -146,7 +146,9 @@ class Systems:
         if not with_corpus:
             raise MismatchError(f"{next(iter(folders.values()))}: the corpus of the index was not found; give `corpus`")
         for system in self.systems:
-            system.passages = system.passages if system.passages.names else with_corpus[0].passages
+            if not system.passages.names:
+                warn(f"{system.name}: its corpus was not found; showing texts of the corpus of {with_corpus[0].name}")
+                system.passages = with_corpus[0].passages
         self._judgments = load_qrels(qrels, tracker=InputTracker()) if qrels else {}
         self.measures = [measure.name for measure in parse_measures(measures)] if qrels else []
         self._queries = list(read_queries(queries, tracker=InputTracker())) if queries else []

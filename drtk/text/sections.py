@@ -74,8 +74,8 @@ def split_sections(
         spans = list(zip(children, [*children[1:], stop], strict=False))
         is_empty = not pieces[index].strip()
         fits = counts[index] + totals[stop] - totals[index + 1] <= cap
-        if (fits and not (is_empty and len(children) == 1)) or not children:
-            begin, end = text_begins[index], text_ends[stop - 1]
+        begin, end = text_begins[index], text_ends[stop - 1]
+        if (fits and not (is_empty and len(children) == 1)) or not children or not text[begin:end].strip():
             if text[begin:end].strip():
                 sections.append(Section(begin, end, path))
             elif index and lines[index - 1].strip():

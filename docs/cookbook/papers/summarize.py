@@ -53,10 +53,14 @@ def compare_queries(baseline: str, files: list[list[dict[str, Any]]]) -> Compari
             if per_query.keys() != set(queries):
                 sys.exit(f"{name}: its queries differ from those of other systems; summarize files of the same queries")
             measures = per_query[queries[0]]
+            if any(run.overall.keys() != measures.keys() for system in systems.values() for run in system.runs):
+                sys.exit(
+                    f"{name}: its measures differ from those of other systems; summarize files of the same measures"
+                )
             overall = {measure: float(np.mean([row[measure] for row in per_query.values()])) for measure in measures}
             systems.setdefault(name, System(name)).runs.append(Evaluation(name, per_query, overall))
     pairs = [(baseline, name) for name in systems if name != baseline and baseline in systems]
-    settings = CompareSettings(baseline=baseline, measures=" ".join(measures), format="jsonl")
+    settings = CompareSettings(baseline=baseline, measures=" ".join(measures), format="jsonl", moved=0)
     return Comparison(systems, [Measure(name, "builtin", name) for name in measures], queries, {}, pairs, settings)
 
 
@@ -83,7 +87,9 @@ def summarize_systems(baseline: str, records: list[dict[str, Any]]) -> Iterator[
 
 def main() -> None:
     result, baseline, *paths = sys.argv[1:]
-    files = [read_values(path) for path in paths]
+    files = [records for path in paths if (records := read_values(path))]
+    if not files:
+        sys.exit(f"{', '.join(paths)}: no values; run the recipe first")
     if "query_id" in files[0][0]:
         comparison = compare_queries(baseline, files)
         lines = list(format_comparison(comparison, []))

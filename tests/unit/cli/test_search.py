@@ -133,7 +133,7 @@ def test_a_corpus_changed_after_indexing_causes_a_warning(bm25, cwd, capfd):
     app(["search", "bm25", "--query", "tail", "-q"], standalone_mode=False)
     assert capfd.readouterr().err == ""
     write_rows(cwd / "corpus.jsonl", [row | {"text": "Other words."} for row in CORPUS])
-    told = "corpus.jsonl: changed since bm25 was made, so texts may differ from those ranked; index it again"
+    told = "corpus.jsonl: differs from the corpus of bm25, so texts may differ from those ranked; index it again"
     for more in ([], ["--corpus", "corpus.jsonl"]):
         app(["search", "bm25", "--query", "tail", "-q", *more], standalone_mode=False)
         actual = capfd.readouterr()

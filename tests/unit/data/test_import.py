@@ -185,12 +185,14 @@ def test_tables(capfd: Capture, tmp_path: Path) -> None:
         *(("b.jsonl:1", "T", "one"), ("b.jsonl:2", "b", "two")),
     ]
     assert made["a.json:1"]["metadata"] == {"path": str(tmp_path / "a.json"), "year": 1999}
-    write(tmp_path / "c.tsv", '_id\ttext\nd1\t"Lift" rises\nd2\tends with "\n')
+    write(tmp_path / "c.tsv", 'n\ttext\n1\t"Lift" rises\n2\tends with "\n')
     write(tmp_path / "d.csv", "id|text\n1|bar\n")
-    made = import_rows(capfd, tmp_path / "c.tsv", tmp_path / "d.csv")
+    write(tmp_path / "e.csv", ",country,2018,2019,,\n0,Italy,1,2,,\n")
+    write(tmp_path / "f.tsv", 'id\ttext\ttitle\n1\t"a ""b"""\tT\n')  # DPR
+    made = import_rows(capfd, *(tmp_path / name for name in ("c.tsv", "d.csv", "e.csv", "f.tsv")))
     assert [(id, row["text"]) for id, row in made.items()] == [
-        *(("d1", '"Lift" rises'), ("d2", 'ends with "')),
-        ("d.csv:1", "bar"),
+        *(("c.tsv:1", '"Lift" rises'), ("c.tsv:2", 'ends with "')),
+        *(("d.csv:1", "bar"), ("e.csv:1", "country: Italy\n2018: 1\n2019: 2"), ("f.tsv:1", 'a "b"')),
     ]
     with pytest.raises(UsageError, match="`field` body=x: expected _id=COLUMN, title=COLUMN or text=COLUMN"):
         run_command(capfd, "import", table, "--field", "body=x")
@@ -237,9 +239,13 @@ def test_a_bad_file_is_one_error_with_its_place(
 
 
 def test_html_text_like_a_heading_is_none(capfd: Capture, tmp_path: Path) -> None:
-    write(tmp_path / "a.html", "<title>T</title><main> </main><p># no heading</p><pre>a&#13;b</pre><h2>B</h2><p>b</p>")
-    (row,) = import_rows(capfd, tmp_path / "a.html").values()
-    assert (row["title"], get_headings(row)) == ("T", [(2, "B", "## B\n")])
+    write(
+        tmp_path / "a.html",
+        "<title>T</title><main> </main><p># no heading</p><pre>a&#13;b</pre><h2>&lt;b&gt;</h2><p>b</p>",
+    )
+    write(tmp_path / "b.html", "<title>Photo</title><body><img></body>")
+    (row,) = import_rows(capfd, tmp_path).values()
+    assert (row["title"], [title for _, title, _ in get_headings(row)]) == ("T", ["<b>"])
     assert row["text"].startswith("\\# no heading")
 
 
@@ -257,7 +263,7 @@ def test_ignored_files_and_folders_are_reported(capfd: Capture, tmp_path: Path) 
     (tmp_path / "in/lost.md").symlink_to(tmp_path / "none")
     messages = get_messages(capfd, "import", tmp_path / "in", "--exclude", "in/drafts/", "--exclude", "a.p*")
     assert "ignored files of other types: links to folders (1), broken links or special files (1)\n" in messages
-    assert "--exclude in/drafts/: excludes nothing; patterns are relative to each folder\n" in messages
+    assert "--exclude in/drafts/: excludes nothing further; patterns are relative to each folder\n" in messages
 
 
 def test_an_unreadable_folder_is_an_error(

@@ -171,7 +171,7 @@ def test_several_columns_of_vectors_are_named(tmp_path, capfd):
     [
         ("v.npy", VECTORS, IDS[:4], "v.ids: has 4 ids for 5 vectors"),
         ("v.npy", VECTORS, [*IDS[:4], "d1"], "v.ids:5: the id 'd1' occurs twice"),
-        ("v.npy", VECTORS, ["[1", *IDS[:4]], "v.ids: is not a text file with one id per line"),
+        ("v.npy", VECTORS, ["[1,2]"], "v.ids: is not a text file with one id per line"),
         (
             "v.parquet",
             VECTORS,
