@@ -89,7 +89,7 @@ def _convert_vectors(
         import_vectors(sources[0], settings.ids, job, encoder=identify_encoder(vector_settings))
         return
     if settings.ids is not None or vector_settings.model is not None:
-        raise UsageError("--ids and --model are only valid when reading vectors; ids are written beside the output")
+        raise UsageError("--ids and --model have no effect when exporting vectors; omit them")
     export_vectors(sources[0], job)
 
 

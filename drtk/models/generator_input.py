@@ -75,7 +75,5 @@ def get_max_input_length(model: GenerationModel, input_format: GeneratorInputFor
             )
     prefix_length = len(model.tokenizer(input_format.prefix)["input_ids"]) if input_format.prefix else 0
     if prefix_length >= limit:
-        raise UsageError(
-            f"`prefix`: {prefix_length} tokens leave none of `max_length` {limit} for a passage; shorten it"
-        )
+        raise UsageError(f"`prefix`: {prefix_length} tokens leave no room in `max_length` {limit}; shorten it")
     return limit

@@ -86,7 +86,7 @@ def load_generation_model(
                 model.generation_config = GenerationConfig.from_pretrained(folder)
         if missing:  # transformers initializes them at random
             raise MismatchError(
-                f"{folder}: the {config.model_type} checkpoint has no weights for {missing[0]}; restore it"
+                f"{folder}: the {config.model_type} checkpoint lacks weights for {missing[0]}; restore them"
             )
         tokenizer = load_tokenizer(tokenizer_folder or folder, config)
     if config.is_encoder_decoder and model.config._attn_implementation == "sdpa":

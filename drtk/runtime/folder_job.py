@@ -306,7 +306,7 @@ class FolderJob:
             if self.is_resuming:
                 if other := self._find_changed_stream():
                     raise MismatchError(
-                        f"{self.path}: started with other records from {get_source_name(other)}; use `force` to start over"
+                        f"{self.path}: started with different records from {get_source_name(other)}; use `force` to start over"
                     )
                 log(f"resuming {self.output}")
                 for path in self.path.glob("*.tmp"):  # files that were not renamed before a kill

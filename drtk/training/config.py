@@ -213,7 +213,7 @@ class RetrieverConfig(TrainingConfig):
         if self.aux != "none" and not self.aux_generator:
             raise UsageError("`aux` diffcse requires `aux_generator`, a masked language model")
         if self.batch_size < 2 and self.negatives == 0:
-            raise UsageError("`batch_size` 1 cannot be combined with `negatives` 0, because no negatives remain")
+            raise UsageError("`batch_size` 1 with `negatives` 0 leaves no negatives; increase one of them")
         if self.temperature_warmup and self.temperature is not None and self.temperature >= 1:
             raise UsageError(f"`temperature_warmup` requires a `temperature` below 1, got {self.temperature:g}")
         for size in self.matryoshka:

@@ -123,7 +123,7 @@ def test_models_and_shares_that_cannot_be_used_are_rejected(data, tmp_path):
     ):
         with pytest.raises(MismatchError, match=message):
             train(data, tmp_path / "m", "--model", str(model))
-    with pytest.raises(UsageError, match=r"`prefix`: .* tokens leave none of `max_length` 24"):
+    with pytest.raises(UsageError, match=r"`prefix`: .* tokens leave no room in `max_length` 24"):
         train(data, tmp_path / "m", "--set", "prefix=" + "river," * 30)
     with pytest.raises(DrtkError, match=r"examples.jsonl: no pairs are left for evaluation; increase `dev_share`"):
         train(data, tmp_path / "m", "--dev-share", "0")

@@ -160,7 +160,7 @@ def test_examples_from_a_pipe_must_be_the_same_when_resuming(data, tmp_path, mon
 
     with cut_off_before_step(RetrieverTrainer, 4):
         train_on(lines)
-    with pytest.raises(MismatchError, match=r"m\.part: started with other records from <stdin>"):
+    with pytest.raises(MismatchError, match=r"m\.part: started with different records from <stdin>"):
         train_on(lines[1:], "--resume")
     train_on(lines, "--resume")
 

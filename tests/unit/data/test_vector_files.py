@@ -119,7 +119,7 @@ def test_a_model_is_rejected_that_did_not_encode_the_vectors_or_has_no_effect(tm
         run_command(capfd, "convert", source, "--as", "embeddings", "--set", "pooling=mean", "-o", tmp_path / "out")
     with pytest.raises(UsageError, match="--model requires --as embeddings"):
         run_command(capfd, "convert", "x.jsonl", "--as", "passages", "--model", model, "-o", tmp_path / "out")
-    with pytest.raises(UsageError, match="--ids and --model are only valid when reading vectors"):
+    with pytest.raises(UsageError, match="--ids and --model have no effect when exporting vectors"):
         run_command(
             capfd, "convert", tmp_path / "folder", "--as", "embeddings", "--model", model, "-o", tmp_path / "out.npy"
         )
@@ -157,7 +157,7 @@ def test_parquet_is_read_in_a_new_process(tmp_path):
     subprocess.run(command, check=True)
 
 
-def test_several_columns_of_vectors_are_named(tmp_path, capfd):
+def test_several_columns_of_vectors_are_rejected(tmp_path, capfd):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 

@@ -75,7 +75,7 @@ def test_the_passage_is_truncated_and_never_the_prefix(cwd, models, capfd, monke
     assert batches
     assert all(batch.shape[1] <= 9 for batch in batches)
     assert all(row[: len(prefix)].tolist() == prefix for batch in batches for row in batch)
-    with pytest.raises(UsageError, match=r"`prefix`: \d+ tokens leave none of `max_length` 3"):
+    with pytest.raises(UsageError, match=r"`prefix`: \d+ tokens leave no room in `max_length` 3"):
         run_rows(capfd, f"{call} --set max_length=3", "--prefix", "text query:")
 
 

@@ -135,7 +135,9 @@ def test_resuming_with_another_stream_is_rejected_and_force_starts_over(out: Pat
     (first.begin() / "half.bin").write_bytes(b"x")
     first.release()
     other = read(b"a\nc\n", resume=True)
-    with pytest.raises(MismatchError, match=r"started with other records from /dev/fd/63; use `force` to start over"):
+    with pytest.raises(
+        MismatchError, match=r"started with different records from /dev/fd/63; use `force` to start over"
+    ):
         other.begin()
     other.release()
     same = read(b"a\nb\n", resume=True)
