@@ -56,12 +56,12 @@ class Overlap:
     def describe(self) -> str:
         """Return a paragraph that explains the effect of the fusion."""
         (a, b), relevant, kept = self.runs, self.relevant, self.kept
-        one, kept_one = relevant["first"] + relevant["second"], kept["first"] + kept["second"]
-        lost = one - kept_one + relevant["both"] - kept["both"]
+        found_by_one, kept_by_one = relevant["first"] + relevant["second"], kept["first"] + kept["second"]
+        lost = found_by_one - kept_by_one + relevant["both"] - kept["both"]
         return (
             f"Of {sum(relevant.values()):,} relevant documents, {relevant['both']:,} are in the top {self.depth} of both {a} "
             f"and {b}, {relevant['first']:,} of {a} only, {relevant['second']:,} of {b} only, {relevant['neither']:,} of "
-            f"neither. {self.fused} keeps {kept_one:,} of the {one:,} found by one run and {kept['both']:,} of those found by "
+            f"neither. {self.fused} keeps {kept_by_one:,} of the {found_by_one:,} found by one run and {kept['both']:,} of those found by "
             f"both; {lost:,} fall below rank {self.depth}. The runs share {self.shared:.0%} of the documents they retrieve."
         )
 

@@ -200,13 +200,13 @@ class TermWeightPredictor:
         weighter = self._weighter
         tokens = weighter.add_special_tokens(texts, limit=self._limit)
         weights = [np.zeros(len(pieces), dtype=np.float32) for pieces in texts]
-        before = len(weighter.first)
+        num_prefix = len(weighter.first)
         for rows in iter_batches_by_length(tokens.lengths, budget=self._budget):
             inputs = copy_to_device(tokens.pad(rows, pad=weighter.pad), self._device)
             num_tokens = inputs["input_ids"].numel()
             with report_out_of_memory(self._device, "lower `batch_tokens`", num_tokens=num_tokens):
                 values = weighter.module(**inputs)
-            for row, numbers in zip(rows, values.cpu().numpy(), strict=True):
+            for row, row_weights in zip(rows, values.cpu().numpy(), strict=True):
                 count = min(len(texts[row]), self._limit)
-                weights[row][:count] = numbers[before : before + count]
+                weights[row][:count] = row_weights[num_prefix : num_prefix + count]
         return weights

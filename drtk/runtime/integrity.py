@@ -108,8 +108,8 @@ def find_changed_files(
             if status.st_size != entry["bytes"]:
                 yield name, f"has {status.st_size:,} bytes, expected {entry['bytes']:,}"
                 continue
-            is_touched = by_time and entry.get("mtime_ns", status.st_mtime_ns) != status.st_mtime_ns
-            use_digest = thorough or is_touched or status.st_size <= SMALL_FILE_BYTES
+            is_modified = by_time and entry.get("mtime_ns", status.st_mtime_ns) != status.st_mtime_ns
+            use_digest = thorough or is_modified or status.st_size <= SMALL_FILE_BYTES
             if use_digest and digest_file(folder / name) != entry.get("digest"):
                 yield name, "its content changed after it was written"
         except FileNotFoundError:

@@ -125,8 +125,8 @@ def render_histogram(shares: Sequence[float], edges: Sequence[float], *, label: 
     width, height = HISTOGRAM_SIZE
     inner, tall, bottom = width - _LEFT - _RIGHT, height - _ABOVE - _BELOW, height - _BELOW
     up = compute_ticks(0.0, max(shares), 3, cover_high=True)
-    are_whole = all((edge - 0.5).is_integer() for edge in edges)  # bins around whole numbers
-    along = compute_ticks(edges[0], edges[-1], 8, min_step=1.0 if are_whole else 0.0)
+    are_integer_bins = all((edge - 0.5).is_integer() for edge in edges)  # bins around whole numbers
+    along = compute_ticks(edges[0], edges[-1], 8, min_step=1.0 if are_integer_bins else 0.0)
     step = inner / len(shares)
     bars = [
         {

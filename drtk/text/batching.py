@@ -314,8 +314,8 @@ def _has_plain_backend(tokenizer: Any) -> bool:
     """Return whether a tokenizer of transformers only calls its backend, a tokenizer of the library `tokenizers`."""
     from transformers import PreTrainedTokenizerFast
 
-    own, plain = type(tokenizer), PreTrainedTokenizerFast
-    return own.__call__ is plain.__call__ and getattr(own, "_encode_plus", None) is plain._encode_plus
+    actual, base = type(tokenizer), PreTrainedTokenizerFast
+    return actual.__call__ is base.__call__ and getattr(actual, "_encode_plus", None) is base._encode_plus
 
 
 def _interleave_texts(is_first: np.ndarray, first: TokenizedTexts, second: TokenizedTexts) -> TokenizedTexts:

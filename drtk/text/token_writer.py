@@ -222,16 +222,16 @@ class TokenCorpusWriter:
         lengths = np.array([len(encoding) for encoding in encoded], np.int64)
         total = int(lengths.sum())
         ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encoded), np.int64, total)
-        special = np.isin(ids, self._specials)
+        is_special = np.isin(ids, self._specials)
         begins = np.ones(total, bool)
         if self._spaced is not None:
-            begins[1:] = self._spaced[ids[1:]] | special[1:] | special[:-1]
+            begins[1:] = self._spaced[ids[1:]] | is_special[1:] | is_special[:-1]
         else:
             words = np.fromiter(chain.from_iterable(encoding.word_ids for encoding in encoded), np.int64, total)
             begins[1:] = words[1:] != words[:-1]
         stops = np.cumsum(lengths)
         begins[(stops - lengths)[lengths > 0]] = True
-        self.has_specials = self.has_specials or bool(special.any())
+        self.has_specials = self.has_specials or bool(is_special.any())
         return np.split(ids | (begins.astype(np.int64) << self._bit), stops[:-1])
 
     def _check_weights(self, fields: PassageFields, num_pieces: int, num_title_pieces: int) -> None:

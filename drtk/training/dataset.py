@@ -143,7 +143,7 @@ class JudgedPair:
 
     query: str
     passage: Passage
-    relevant: bool
+    is_relevant: bool
 
 
 class JudgedPairs:
@@ -160,10 +160,10 @@ class JudgedPairs:
         example = int(self._ends.searchsorted(index, side="right"))
         offset = index - int(self._ends[example - 1] if example else 0)
         positives = self._examples.get_positives(example)
-        relevant = offset < len(positives)
-        passage = positives[offset] if relevant else self._examples.get_negatives(example)[offset - len(positives)]
+        is_relevant = offset < len(positives)
+        passage = positives[offset] if is_relevant else self._examples.get_negatives(example)[offset - len(positives)]
         [text] = self._corpus.get_many([self._examples.passage_ids[passage]])
-        return JudgedPair(self._queries[self._examples.query_ids[example]], text, relevant)
+        return JudgedPair(self._queries[self._examples.query_ids[example]], text, is_relevant)
 
 
 def count_pairs(examples: PackedExamples) -> list[int]:

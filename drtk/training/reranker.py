@@ -72,7 +72,7 @@ def collate_pairs(items: Sequence[JudgedPair], *, tokenizer: PairTokenizer, titl
     title: title format, see `format_passage`
     """
     tokens = tokenizer((item.query, format_passage(item.passage, title)) for item in items)
-    return pad_tokens(tokens, tokenizer) | {"labels": torch.tensor([float(item.relevant) for item in items])}
+    return pad_tokens(tokens, tokenizer) | {"labels": torch.tensor([float(item.is_relevant) for item in items])}
 
 
 def compute_listwise_terms(

@@ -192,14 +192,14 @@ def launch_jvm() -> None:
     variables = {"JAVA_HOME": str(runtime.home)}  # pyjnius reads no other setting
     if locale.nl_langinfo(locale.CODESET).upper() != "UTF-8" or os.environ.get("LC_ALL") in ("C", "POSIX"):
         variables["LC_ALL"] = "C.UTF-8"  # Java's encoding of file names
-    before = {name: os.environ.get(name) for name in variables}
+    saved = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
         import jnius
 
         jnius.autoclass("java.lang.System")
     finally:  # child processes must not inherit them
-        for name, value in before.items():
+        for name, value in saved.items():
             if value is None:
                 del os.environ[name]
             else:

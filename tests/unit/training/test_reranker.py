@@ -137,7 +137,7 @@ def test_each_epoch_has_every_pair_once_with_its_label() -> None:
     expected = {(f"query {at}", f"{kind}{at}", True) for at in range(5) for kind in "dp"}
     expected |= {(f"query {at}", f"n{at}-{place}", False) for at in range(5) for place in range(at)}
     for epoch in epochs:
-        assert {(item.query, item.passage.id, item.relevant) for item in epoch} == expected
+        assert {(item.query, item.passage.id, item.is_relevant) for item in epoch} == expected
     assert [item.passage.id for item in epochs[0]] != [item.passage.id for item in epochs[1]]
     assert draws[7] == EpochDataset(pairs, batch=4, steps=2, seed=1)[7]
 
