@@ -171,7 +171,7 @@ def _is_shard_entry(item: Any) -> bool:
 
 
 class ShardWriter(ShardFiles):
-    """Writer of shards of vectors.
+    """Writer of vector shards.
 
     model: name of the model, for errors
     """

@@ -65,7 +65,7 @@ def is_candidate_line(line: bytes) -> bool:
 
 
 def is_id_triple(line: bytes) -> bool:
-    """Return whether a line is `qid<TAB>positive<TAB>negative` of MS MARCO's triples of ids.
+    """Return whether a line is an MS MARCO id triple, `qid<TAB>positive<TAB>negative`.
 
     Judgments and ranked pairs have small numbers in the third column, so it must have at least four digits.
     """

@@ -79,7 +79,7 @@ def import_vectors(source: str, ids_file: str | None, job: FolderJob, *, encoder
 
 
 def log_unknown_encoder(source: str, encoder: dict[str, Any] | None) -> None:
-    """Log that queries cannot be encoded if the encoder of imported vectors is None."""
+    """Log that queries cannot be encoded if imported vectors have no encoder."""
     if encoder is None:
         log(f"{source}: the encoder is not recorded, so queries must be vectors; to record it, give `model`")
 

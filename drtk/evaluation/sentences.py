@@ -353,7 +353,7 @@ def _compute_averages(results: Sequence[TaskResult]) -> dict[str, tuple[str, flo
 
 
 def format_pairs(system: str, tasks: Sequence[Task], vectors: SentenceVectors) -> Iterator[bytes]:
-    """Yield every rated pair with its cosine as a JSON line, once if several tasks use its file."""
+    """Yield every rated pair with its cosine as a JSON line, once if tasks share its file."""
     files = set()
     for task in tasks:
         for subset, rated in task.rated.items():

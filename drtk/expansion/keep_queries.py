@@ -82,7 +82,7 @@ class QueryScorer:
         return self._scorer.tokenize(pairs)
 
     def score(self, pairs: Pairs) -> list[float]:
-        """Return one score per (query, passage) pair, in order, rounded to the digits of a float32 (.1, not .10000000149)."""
+        """Return one score per (query, passage) pair, in order, rounded to float32 precision (.1, not .10000000149)."""
         return [float(str(score)) for score in self._scorer.compute_scores(pairs)]
 
 

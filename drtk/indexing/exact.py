@@ -370,7 +370,7 @@ def pack_sort_keys(scores: Tensor, ranks: Tensor) -> Tensor:
 
 
 def unpack_scores(sort_keys: Tensor) -> Tensor:
-    """Return the scores in keys of `pack_sort_keys`, float32, with the shape of the keys."""
+    """Return the scores packed in keys of `pack_sort_keys`, as float32 of their shape."""
     sortable = (sort_keys >> 32).int()
     return (sortable ^ ((sortable >> 31) & 0x7FFFFFFF)).view(torch.float32)
 

@@ -48,7 +48,7 @@ class IndexedText:
         )
 
     def __call__(self, passages: Iterable[Passage]) -> Iterator[Passage]:
-        """Yield the passages with the text to index. Raises DrtkError if a field of `expand` is missing in all passages."""
+        """Yield the passages with the text to index. Raises DrtkError if a field of `expand` is missing from all passages."""
         if self._settings.term_weights:
             return self._repeat_words(passages)
         if self._fields:

@@ -399,10 +399,10 @@ class QueryStream:
             yield None if is_missing else MiningQuery(hits.query_id, {name: known_hits}), errors
 
     def _iter_examples(self, name: str, source: str) -> Iterator[WithErrors[MiningQuery]]:
-        """Yield a record for each query of a file of training examples, in the order of the first lines of the queries.
+        """Yield a record for each query of a file of training examples, in order of first appearance.
 
-        The file is read three times: to count the lines of each query, for the first lines, and for all later lines. So
-        only lines that are not in the order of the queries are buffered. A stream is copied to disk.
+        The file is read three times: to count the lines of each query, for the first lines, and for all later lines.
+        Only lines out of this order are buffered. A stream is copied to disk.
         """
         self.tracker.copy_streams(source)
         rereading = InputTracker(copies=self.tracker.copies)  # does not record the file as a further input

@@ -149,7 +149,7 @@ class GenerationSettings:
     def check(self) -> None:
         """Raise UsageError for settings that cannot be combined, such as greedy decoding and an `n` other than 1.
 
-        The default `n` is accepted, too.
+        The default `n` is always accepted.
         """
         check_effects(self)
         if self.engine == "vllm" and self.decode == "beam":

@@ -29,7 +29,7 @@ class RerankerOutput:
 
 
 class GenerativeReranker(nn.Module):
-    """A generation model that scores a prompt by logit(true token) - logit(false token) of the next token.
+    """A generative model that scores a prompt by logit(true token) - logit(false token) of the next token.
 
     true, false: ids of the two tokens; `false` None: score by logit(true token) alone
     """

@@ -170,7 +170,7 @@ def _is_needed(model: Any, name: str) -> bool:
 
 
 def _is_backbone(model: Any, name: str) -> bool:
-    """Return whether a weight `name` that the model lacks is in a backbone module; False for pooler and buffers."""
+    """Return whether a weight missing from the model belongs to a backbone module, except pooler and buffers."""
     prefix, body = f"{model.base_model_prefix}.", _get_backbone_prefix(model)
     inner = name.removeprefix(prefix)
     backbone: nn.Module = model.get_submodule(body.rstrip(".")) if body else model

@@ -87,7 +87,7 @@ def _quote_names(names: Sequence[str]) -> str:
 
 
 class MarkedPiece(NamedTuple):
-    """A token to print. mark: key of `_COLORS`; "": no color    continues_word: whether to print it without space before it"""
+    """A token to print. mark: key of `_COLORS`; "": no color    continues_word: whether to print it without a preceding space"""
 
     text: str
     mark: str

@@ -192,7 +192,7 @@ class IndexGroup:
         return self._num_passages
 
     def close(self) -> None:
-        """End the workers, if there are any."""
+        """Stop the workers, if any."""
         if self._workers is not None:
             self._workers.close()
 

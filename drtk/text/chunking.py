@@ -330,7 +330,7 @@ class ChunkFunction(BatchFunction):
         return BatchResult(lines, {"empty": empty})
 
     def close(self) -> None:
-        """End the worker processes."""
+        """Stop the worker processes."""
         self._workers.close()
 
 

@@ -39,7 +39,7 @@ class Schedule:
 def plan_schedule(
     num_examples: int, config: TrainingConfig, *, unit: str = "examples", source: str = "training data"
 ) -> Schedule:
-    """Return the schedule of a training on `num_examples` examples.
+    """Return the training schedule for `num_examples` examples.
 
     unit: plural noun for the examples, for error messages, such as "pairs"    source: their file, for error messages
     Raises DrtkError for fewer examples than a batch, a batch size that is not a multiple of the number of processes,

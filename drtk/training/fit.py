@@ -160,7 +160,7 @@ class ProgressCallback(TrainerCallback):
 class StepCallback(TrainerCallback):
     """Callback that tracks forward and backward passes, and ends training with a checkpoint after Ctrl-C or SIGTERM.
 
-    is_in_pass: whether a forward or backward pass is running, in which a smaller micro-batch would save memory
+    is_in_pass: whether a forward or backward pass is running, where a smaller micro-batch saves memory
     is_interrupted: whether Ctrl-C was pressed or SIGTERM received
     """
 
@@ -180,7 +180,7 @@ class StepCallback(TrainerCallback):
     def finish_step_on_interrupt(self) -> Iterator[None]:
         """Context manager that lets the current step finish after Ctrl-C or SIGTERM, and then raises KeyboardInterrupt.
 
-        A second signal has its usual effect. With several processes or outside the main thread, the first has it, too.
+        A second signal has its usual effect; so does the first, with several processes or outside the main thread.
         A signal that is ignored, such as SIGINT in a background job of a script, stays ignored.
         """
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

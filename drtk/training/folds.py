@@ -105,14 +105,14 @@ class TrainingQuestions:
 
 
 def format_question_record(questions: Iterable[Query], folds: dict[str, int] | None = None) -> Iterator[bytes]:
-    """Yield the JSON lines of the record of training questions. folds: folds by question id; None: a single generator"""
+    """Yield a JSON line per training question. folds: folds by question id; None: a single generator"""
     for query in questions:
         row: dict[str, Any] = {"_id": query.id, "question": digest_question(query.text)}
         yield dump(row if folds is None else row | {"fold": folds[query.id]})
 
 
 def write_question_record(folder: Path, questions: Iterable[Query], folds: dict[str, int] | None = None) -> None:
-    """Write the record of training questions into a folder. folds: folds by question id; None: a single generator"""
+    """Write the record of training questions to a folder. folds: folds by question id; None: a single generator"""
     write_bytes(folder / QUESTIONS, b"".join(format_question_record(questions, folds)))
 
 

@@ -68,7 +68,7 @@ class CosineDistributions(Plot):
         return base.SIZE[0] + 4.2 * _has_scatter(data), 1.4 + 2.3 * len(data["panels"])
 
     def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
-        """Draw histograms of the cosines of matching and of random pairs; of several models also alignment and uniformity."""
+        """Draw histograms of the cosines of matching and random pairs; for several models also alignment and uniformity."""
         geometry, histograms = data["geometry"], figure
         if _has_scatter(data):
             histograms, scatter = figure.subfigures(1, 2, width_ratios=[1.7, 1])

@@ -135,7 +135,7 @@ _PredictedBatch: TypeAlias = tuple[list[np.ndarray], bytes]  # of a `SplitBatch`
 
 
 class _WorkerTask:
-    """Task of worker processes: split passages into words, and compute results, from the outputs of a model if there is one."""
+    """Worker-process task: split passages into words and compute results, from model outputs if any."""
 
     def __init__(self, plan: WeightingPlan, statistics: CollectionStatistics | None) -> None:
         self._plan = plan

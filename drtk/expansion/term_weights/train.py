@@ -120,7 +120,7 @@ class RecallCollator(_PassageCollator):
 
 
 class PairCollator(_PassageCollator):
-    """Collator of batches for DeepImpact, with positives and negatives of the examples in alternating rows.
+    """Batch collator for DeepImpact; rows alternate between positives and negatives of the examples.
 
     Adds a tensor (2 * examples, tokens) to the model inputs: "in_question" is 1 at the first word piece of the first
     occurrence of each question word, else 0.

@@ -361,7 +361,7 @@ class LuceneSearcher:
         """Return a method handle text -> query, expanded with up to `fb_terms` terms from the top `fb_docs` passages.
 
         Anserini's RM3 selects the terms; its own second search is limited to one hit. The expanded query is searched like
-        any other query, with the same order of ties.
+        any other query, with the same tie-breaking.
         """
         handles = load_class("java.lang.invoke.MethodHandles")
         words = self._make_bag_of_words_builder()
