@@ -144,7 +144,7 @@ def test_a_corpus_changed_after_indexing_causes_a_warning(bm25, cwd, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_questions_of_stdin_are_answered_line_by_line(bm25, capfd, monkeypatch):
+def test_queries_from_stdin_are_searched_line_by_line(bm25, capfd, monkeypatch):
     one = run_command(capfd, "search", "bm25", "--query", "tail", "-k", "1")
     two = run_command(capfd, "search", "bm25", "--query", "wing load", "-k", "1")
     asked = "\ufefftail\n\n  wing   load\nzebra\n".encode()

@@ -204,7 +204,7 @@ def test_masters_first_retriever_has_two_encoders(files, tmp_path):
     assert [line["loss"] for line in lines] == [close(value) for value in expected]
 
 
-def test_dpr_has_two_encoders_the_gold_passage_and_one_of_the_negatives(files, tmp_path):
+def test_dpr_has_two_encoders_the_gold_passage_and_one_negative(files, tmp_path):
     # which of two negatives a query gets is drawn: every epoch has to be one of the 2^4 batches there are
     query = Plain(files / "both" / "query", length=256, title="sep")  # all token types are zero there
     passage = Plain(files / "both" / "passage", length=256, title="sep")

@@ -165,7 +165,7 @@ def test_mail_with_an_unknown_charset_is_read_as_utf_8(capfd: Capture, tmp_path:
     assert [row["text"] for row in import_rows(capfd, tmp_path).values()] == ["Zürich\n", "Plain\n"]
 
 
-def test_tables(capfd: Capture, tmp_path: Path) -> None:
+def test_rows_of_tables_become_documents(capfd: Capture, tmp_path: Path) -> None:
     table = write(tmp_path / "p.csv", 'sku;name;about\n7;Pump;"Inflates;\ntires"\n8;Lever;\n')
     fields = "--field _id=sku --field title=name --field text=name --field text=about".split()
     assert import_rows(capfd, table, *fields) == {

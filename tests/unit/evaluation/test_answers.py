@@ -133,7 +133,7 @@ def test_titles_and_regular_expressions_match_if_enabled(folder: Path, capfd: py
     assert "q.jsonl:1: '(' is not a valid regular expression and matches nothing" in capfd.readouterr().err
 
 
-def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_and_files_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_corpus(folder, d="no")
     write_questions(folder, ["Paris"])
     write_rows(folder / "bare.jsonl", [{"_id": "q0", "text": "?"}])

@@ -257,7 +257,7 @@ def test_plots_are_reproducible(folder: Path, capfd: pytest.CaptureFixture[str])
     assert (manifest["kind"], manifest["counts"]) == ("picture", {"in": 1, "out": 1})
 
 
-def test_wrong_usage_and_files_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_and_files_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_text(folder / "bad.jsonl", '{"step": 1, "loss": 1}\n{"step": 2, "loss": "low"}\n')
     write_text(folder / "cut.jsonl", '{"system": "s", "score": 1, "cosine": 0.5}\n{"system": "s", "score": 2}\n')
     write_text(folder / "x.run", "q1 Q0 x 1 1 t\n")

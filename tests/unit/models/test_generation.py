@@ -334,7 +334,7 @@ def test_ignored_settings_depend_on_the_decoding() -> None:
     assert find_ignored_settings(model, "beam") == {"no_repeat_ngram_size": 3, "early_stopping": True}
 
 
-def test_greedy_and_sample_is_the_greedy_text_and_then_the_samples_of_their_numbers() -> None:
+def test_greedy_and_sample_replaces_the_first_sample_by_the_greedy_text() -> None:
     writer, keys = create_tiny_writer("t5"), list("abcde")
     inputs = make_inputs(writer, [0, 1, 2, 3, 4])
     shape = {"max_new_tokens": 12, "top_k": 20}

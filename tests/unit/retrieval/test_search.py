@@ -60,7 +60,7 @@ def test_a_document_scores_as_its_best_passage_and_the_search_goes_deeper_for_en
     assert actual == [[("a", 100.0), ("b", 2.0)]]
 
 
-def test_documents_tied_at_the_cut_are_ordered_by_descending_id(tmp_path):
+def test_documents_tied_at_the_cutoff_are_ordered_by_descending_id(tmp_path):
     # k = 2 of four documents of equal score, whatever the order of their passages in the index
     ids = ["a#9", "b#8", "c#7", "d#6"]
     index = open_group(dense(tmp_path / "i", np.ones((4, 1)), ids))
@@ -246,7 +246,7 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
     model.begin()
     model.finish()
     for paths, error, problem in [
-        ([file], UsageError, "no index among"),
+        ([file], UsageError, "no index is given"),
         ([index, file, "-"], UsageError, "give only one query source"),
         ([index, index], UsageError, "given twice"),
         ([index, str(tmp_path / "nowhere")], DrtkError, "No such file or directory"),

@@ -24,7 +24,7 @@ def test_word_pieces_are_counted_and_may_be_cut_only_between_words(make, tmp_pat
     assert allowed & {16, 17}
 
 
-def test_units(tmp_path):
+def test_a_boundary_is_between_words_if_possible(tmp_path):
     folder = word_pieces(tmp_path)
     units = WordPieceCounter(serialize_tokenizer(load_tokenizer(folder), folder)).split_units("word wording word")
     assert units == TextUnits([0, 5, 9, 13], [True, True, False, True])  # word | word ##ing | word
