@@ -58,7 +58,7 @@ def sniff_kind(head: bytes) -> str | None:
 def is_candidate_line(line: bytes) -> bool:
     """Return whether a line is `qid<TAB>pid<TAB>query<TAB>passage` of MS MARCO's top-1000 candidates.
 
-    Judgments have four columns, too, but a number in the last one.
+    Judgments also have four columns, but the last is a number.
     """
     columns = line.split(b"\t")
     return len(columns) == 4 and columns[0].isdigit() and columns[1].isdigit() and not columns[3].strip().isdigit()

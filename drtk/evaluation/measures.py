@@ -145,7 +145,7 @@ def _parse_name(name: str, rel: int) -> list[Measure]:
 def _load_names() -> Mapping[str, str]:
     """Return {accepted spelling: standard name} of the measures in METRICS and ir_measures.
 
-    Names in lower case and aliases are accepted, too.
+    Names in lower case and aliases are also accepted.
     """
     from ir_measures.measures import registry
 

@@ -88,7 +88,7 @@ class ChatTokenizer(PromptTokenizer):
     """Tokenizer of pairs with the model's chat template, whose roles are query, document, and system for the instruction.
 
     As in sentence-transformers, the last tokens of a truncated prompt are replaced by the suffix.
-    prompt: instruction; "": none    options: further arguments of the chat template
+    prompt: instruction; "": none    options: additional arguments of the chat template
     Raises MismatchError for a chat template that omits or rejects the query or the document.
     """
 
@@ -182,7 +182,7 @@ def make_pair_tokenizer(
 
     A decoder-only model without chat template gets a PairTokenizer, which concatenates prompt, query and text.
     prompt: instruction, the system message of the chat template; ignored for an encoder-decoder
-    options: further arguments of the chat template
+    options: additional arguments of the chat template
     """
     if loaded.is_encoder_decoder:
         return MonoT5Tokenizer(loaded.tokenizer, max_length=max_length)

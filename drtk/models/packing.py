@@ -93,7 +93,7 @@ def is_packed(model: Any) -> bool:
 
 
 def _pack_inputs(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Forward pre-hook that packs padded inputs; calls with further arguments, such as hidden states, are not changed."""
+    """Forward pre-hook that packs padded inputs; calls with other arguments, such as hidden states, are not changed."""
     inputs = dict(zip(("input_ids",), args, strict=False)) | {
         name: value for name, value in kwargs.items() if value is not None
     }

@@ -220,7 +220,7 @@ class Composition:
     def drop_objectives(self, names: Iterable[str]) -> Composition:
         """Return a copy without the named objectives or groups.
 
-        Projectors, slots and a frozen generator that are then unused are removed, too.
+        Projectors, slots and a frozen generator that become unused are also removed.
 
         Raises UsageError for an unknown name, or if no objective remains.
         """

@@ -351,7 +351,7 @@ class FolderJob:
                 _remove_drtk_folder(self.path)
 
     def release(self) -> None:
-        """Unlock the folder. `finish` does this, too."""
+        """Unlock the folder. `finish` also does this."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -362,7 +362,7 @@ class FolderJob:
     def finish_subfolder(self, folder: Path, kind: str, **entries: Any) -> None:
         """Write the meta.json of a subfolder, such as a model, with the settings and inputs of this job.
 
-        entries: further entries of the manifest
+        entries: additional manifest entries
         """
         if self._is_leader:
             manifest = create_manifest(kind, self.settings, program=self.command) | entries
@@ -373,7 +373,7 @@ class FolderJob:
     def finish(self, **entries: Any) -> None:
         """Write meta.json and rename the folder to its final name.
 
-        entries: further entries of the manifest
+        entries: additional manifest entries
         Raises DrtkError if the existing folder cannot be replaced; the finished folder is kept as NAME.part.
         """
         if not self._is_leader:

@@ -91,7 +91,7 @@ def log_detail(message: str) -> None:
 
 
 def warn(message: str) -> None:
-    """Log one warning, which is printed in quiet mode, too."""
+    """Log one warning, which is also printed in quiet mode."""
     _LOGGER.warning(message)
 
 

@@ -38,7 +38,7 @@ class RayWorker:
         self._error: DrtkError | None = None
         try:
             self._function: BatchFunction = pickle.loads(build)()
-        except DrtkError as error:  # if it were raised here, Ray would report a failure of its own
+        except DrtkError as error:  # if it were raised here, Ray would report its own error
             self._error = error
 
     def __call__(self, block: dict[str, Any]) -> dict[str, Any]:

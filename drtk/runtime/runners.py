@@ -435,7 +435,7 @@ class Workers:
         return iter_results()
 
     def close(self) -> None:
-        """End the processes. Items that were not started are dropped."""
+        """Stop the processes. Items that were not started are dropped."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             gc.unfreeze()

@@ -31,7 +31,7 @@ class WorkerGroup(Protocol):
         """
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
 
 
 def open_worker_group(

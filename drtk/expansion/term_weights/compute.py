@@ -206,7 +206,7 @@ class _WorkerFunction(BatchFunction):
         return (([*islice(outputs, len(part.inputs))], part.passages) for part in parts)
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the processes."""
         self._workers.close()
 
 

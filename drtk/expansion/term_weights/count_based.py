@@ -62,7 +62,7 @@ class TfIdf(CountBasedMethod):
 
 
 class InverseFrequency(CountBasedMethod):
-    """1 / collection frequency, as in MASTER's released code; punctuation is weighted too."""
+    """1 / collection frequency, as in MASTER's released code; punctuation is also weighted."""
 
     def compute_weight(self, word: str, count: int, length: int) -> float:
         return 1 / self._get_counts(word)[1]

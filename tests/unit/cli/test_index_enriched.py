@@ -66,7 +66,7 @@ def test_added_texts_are_found_and_passages_without_them_counted(engine, folder,
     assert meta("wide")["counts"] == {"passages": 3, "without queries": 1, "without continuations": 2}
 
 
-def test_the_strings_follow_title_and_text_with_spaces(folder, capfd):
+def test_expansions_are_appended_to_title_and_text(folder, capfd):
     # p1 has the words wing which bird what soars: 5; p2 sea: 1; p3 bird: 1; avgdl 7/3. bird: idf ln(1 + 1.5/2.5) = .470004
     # p1: .470004 / (1 + .9 (.6 + .4 * 5/(7/3))) = .203339; p3: .470004 / (1 + .9 (.6 + .4 * 1/(7/3))) = .277405
     write_rows(folder / "corpus.jsonl", EXPANDED)

@@ -175,7 +175,7 @@ def test_no_model_library_is_loaded_without_a_model(data, tmp_path):
     assert (tmp_path / "out" / "answer.jsonl").exists()
 
 
-def test_a_model_for_each_kind_and_an_index_where_first_passages_are_missing(data, tmp_path, capfd):
+def test_apply_takes_a_model_per_kind_and_searches_missing_first_passages(data, tmp_path, capfd):
     train = f"rerank-queries train {data}/labeled.jsonl --queries {data}/queries.jsonl --model {data}/encoder -q"
     more = f"--device cpu --set variant=rd --max-length 32 --max-steps 2 --batch-size 4 -o {tmp_path}/rd"
     app(f"{train} {more}".split(), standalone_mode=False)

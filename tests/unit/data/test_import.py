@@ -140,7 +140,7 @@ def test_pdf_and_docx_files_become_passages_with_pages_and_heading_paths(capfd: 
     assert chunk(4)[-2:] == [("Report", "Summary.", [], None), ("Report > Costs", "They fell.", ["Costs"], None)]
 
 
-def test_mail(capfd: Capture, tmp_path: Path) -> None:
+def test_mail_messages_become_documents(capfd: Capture, tmp_path: Path) -> None:
     message = EmailMessage()
     message["From"], message["To"], message["Subject"] = "Ann <a@b.org>", "c@d.org", "Zürich"
     message.set_content("<p>See <b>you</b></p>", subtype="html")

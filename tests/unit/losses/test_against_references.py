@@ -114,7 +114,7 @@ def test_distillation_and_margins(similarity: Similarity, temperature: float, so
 
 @pytest.mark.parametrize("masking", ["none", "duplicates", "answers"])
 @pytest.mark.parametrize("preset", ["simlm-r1", "simlm-nq-distill-official", "master-official-distill"])
-def test_a_presets_whole_loss_with_shorter_vectors_beside(preset: str, masking: Masking):
+def test_a_presets_loss_with_matryoshka_dimensions(preset: str, masking: Masking):
     flags = {"duplicates": "mask_duplicate_positives", "answers": "mask_false_negatives"}
     changes = {flags[masking]: True} if masking != "none" else {}
     settings = load_settings(preset, matryoshka=(2, 1), **changes)

@@ -268,7 +268,7 @@ def union(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_all_lines_of_a_query_make_one_example_and_no_positive_of_any_is_a_negative(union, capfd):
+def test_all_lines_of_a_query_make_one_example_without_positives_as_negatives(union, capfd):
     actual = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON))
     assert list(actual) == ["q1", "q2"]  # in the order of their first lines
     assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])

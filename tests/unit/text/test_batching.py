@@ -43,7 +43,7 @@ TOKENS = TokenizedTexts.from_lists([[5, 6, 7], [8], [9, 4]], [[0, 0, 1], [0], [0
         ([2, 0], True, [[1, 9, 4], [5, 6, 7]], [[0, 1, 1], [1, 1, 1]], [[0, 0, 1], [0, 0, 1]]),
     ],
 )
-def test_padding(rows, left, ids, mask, types):
+def test_pad_fills_on_the_right_or_left(rows, left, ids, mask, types):
     batch = TOKENS.pad(rows, pad=1, left=left)
     assert [batch[name].tolist() for name in ("input_ids", "attention_mask", "token_type_ids")] == [ids, mask, types]
 

@@ -79,7 +79,7 @@ def test_other_policies():
         assert group_sentences(policy, [0, 3, 0, 4, 0], 10) == [[(1, 0, 3), (3, 0, 4)]]
 
 
-def test_blocks():
+def test_split_blocks_with_overlap():
     assert split_blocks(257, 100) == [(0, 100), (100, 200), (200, 257)]
     assert split_blocks(200, 100) == [(0, 100), (100, 200)]
     assert split_blocks(0, 100) == []

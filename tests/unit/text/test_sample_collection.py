@@ -112,7 +112,7 @@ def test_docstrings_of_public_objects(tmp_path):
         ("solve(a, b)", "", ""),
     ],
 )
-def test_summaries(text, summary, rest):
+def test_docstrings_are_split_into_summary_and_rest(text, summary, rest):
     assert split_summary(text) == (summary, rest)
 
 

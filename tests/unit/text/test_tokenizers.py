@@ -40,7 +40,7 @@ def test_a_boundary_is_between_words_if_possible(tmp_path):
     assert WordCounter().split_units("a  bc d") == TextUnits([0, 3, 6], [True, True, True])
 
 
-def test_loading(tmp_path):
+def test_load_tokenizer_rejects_folders_without_one(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     for name, problem in (("none", "no such folder"), ("empty", "has no tokenizer files"), ("file", "is a file")):

@@ -20,7 +20,7 @@ from drtk.text.words import (
 )
 
 
-def test_words():
+def test_each_splitter_finds_its_words():
     assert extract_words("Don’t stop_me: Émile's 2nd x²!") == ["don't", "stop", "me", "émile's", "2nd", "x²"]
     assert split_words("Don't: Émile 2nd") == ["don", "t", "mile", "2nd"]
     assert split_words("Émile 2nd", latin=False) == ["émile", "2nd"]

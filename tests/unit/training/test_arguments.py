@@ -71,7 +71,7 @@ def test_warm_up_and_checkpoints_between_entries_of_the_log(tmp_path: Path, capl
     assert warning in caplog.text
 
 
-def test_schedules(monkeypatch: pytest.MonkeyPatch):
+def test_plan_schedule(monkeypatch: pytest.MonkeyPatch):
     config = RetrieverConfig(batch_size=16, epochs=2.5)
     assert plan_schedule(70, config) == Schedule(batch=16, steps=10, steps_per_epoch=4)  # 70 // 16 = 4, 2.5 * 4
     assert plan_schedule(1600, replace(config, epochs=0.29)).steps == 29  # 0.29 * 100 is less in floating point
