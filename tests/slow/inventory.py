@@ -29,7 +29,6 @@ class Step:
     name: str
     run: str
     preset: str | None
-    compare: bool
 
     @property
     def needs(self) -> list[str]:
@@ -44,7 +43,7 @@ def load_steps(inventory: Path) -> dict[str, Step]:
         for preset in entry.get("presets", [None]):
             run = entry["run"].replace("{preset}", preset or "{preset}")
             full = f"{name}-{preset}" if preset else name
-            steps[full] = Step(full, run, preset, entry.get("compare", True))
+            steps[full] = Step(full, run, preset)
     return steps
 
 
