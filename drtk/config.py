@@ -270,7 +270,6 @@ def list_preset_names() -> list[str]:
 def load_preset(name: str) -> Preset:
     """Load a preset that comes with drtk by its name, or a user's preset by the path of its .toml file.
 
-    Former names of settings are replaced by current ones.
     Raises UsageError for an unknown name, DrtkError for a file that is missing, not UTF-8 or not TOML, and for an
     invalid `command` or `settings`.
     """

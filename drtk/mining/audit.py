@@ -15,8 +15,6 @@ from drtk.runtime.streams import Output, is_replaceable, open_input, read_lines
 
 AuditRow = dict[str, Any]
 SUSPICIOUS_OVERLAP, SUSPICIOUS_COSINE = 0.8, 0.95  # a negative is suspicious from this value on
-# Names in rows of earlier versions, whose jobs can be resumed.
-_FORMER_NAMES = {"left_out": "skipped", "not_drawn": "not_sampled", "random_refused": "random_rejected"}
 SUSPICIONS = {
     "above": "score in its source at least the positive's",
     "ce": "cross-encoder score at least the positive's",
@@ -119,7 +117,7 @@ class Audit:
         stream, _ = open_input(str(output.part))
         with stream:
             for _, line in read_lines(stream, str(output.part)):
-                yield {_FORMER_NAMES.get(name, name): value for name, value in orjson.loads(line).items()}
+                yield orjson.loads(line)
 
     def commit(self) -> None:
         """Rename the audit to its final name, unless `scratch`; must be called before the job renames its output."""

@@ -87,7 +87,6 @@ def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(toke
         folder = tmp_path / style
         save_cross_encoder(loaded, folder)
         stated = InputFormat("rd", style, 64).to_dict()
-        stated |= {"scorer": stated.pop("variant")} if style == "thesis" else {}  # as earlier versions wrote it
         manifest = {"command": "drtk rerank-queries train", "settings": {}, "inputs": [], INPUT_ENTRY: stated}
         write_json(folder / "meta.json", manifest)
         mine = RankEstimator(str(folder), device="cpu")(
