@@ -158,7 +158,7 @@ def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
             read_index_manifest(path)
             folders.append(path)
     if not folders:
-        raise UsageError("no index is given; make one with drtk index")
+        raise UsageError(f"{paths[0]}: not an index; make one with drtk index")
     if len(folders) > len(set(folders)):
         raise UsageError("an index folder is given twice; give each folder only once")
     if len(sources) > 1:

@@ -54,7 +54,8 @@ def parse_example_row(row: Row) -> ParsedExample:
                 if name in parsed.example.extra:
                     raise ValueError(f"'{name}' is not a field of examples with '{field}'; rename or remove it")
             return parsed
-    hint = "; rename the columns to anchor and positive" if any(name.startswith("sentence") for name in row) else ""
+    has_pair = sum(isinstance(value, str) for value in row.values()) > 1
+    hint = "; rename the columns of a pair to anchor and positive" if has_pair else ""
     raise ValueError(f"not a training example: has none of {', '.join((*EXAMPLE_FIELDS, 'positive'))}{hint}")
 
 

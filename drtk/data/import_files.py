@@ -65,7 +65,7 @@ def import_files(sources: Sequence[str], settings: ImportSettings, job: FilterJo
     with Workers(create_import_task, fields, count=1 if is_small else settings.num_workers or count_cores()) as workers:
         job.run_batches(files, lambda batches: parse_batches(batches, workers), unit="files")  # type: ignore[arg-type,return-value]
     if empty:
-        advice = "; scanned pages need OCR first" if any(path.lower().endswith(".pdf") for path in empty) else ""
+        advice = "; scanned PDF pages need OCR first" if any(path.lower().endswith(".pdf") for path in empty) else ""
         more = f" and {len(empty) - _MAX_SHOWN:,} more" if len(empty) > _MAX_SHOWN else ""
         warn(f"no text in {', '.join(empty[:_MAX_SHOWN])}{more}{advice}")
 
@@ -204,6 +204,6 @@ def create_import_task(fields: FieldMap) -> Callable[[File], ParsedFile]:
                     num_empty += 1
         except DrtkError as error:
             return [], 0, [error]
-        return lines, num_empty, errors
+        return lines, num_empty or int(not lines and not errors), errors
 
     return parse

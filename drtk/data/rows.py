@@ -92,7 +92,8 @@ def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
     if "depth" in error.msg:  # "depth limit exceeded", in older versions of orjson "recursion depth exceeded"
         return TOO_DEEP
     if re.fullmatch(rb"\d+\t\d+\t\d+", text.strip()):
-        return "three numbers, but MS MARCO's triples have passage ids above 999; convert them to JSONL"
+        example = '{"query_id": "1", "positives": ["2"], "negatives": ["3"]}'
+        return f"three numbers, but MS MARCO's triples have passage ids above 999; write lines such as {example}"
     if error.msg.startswith("unexpected end"):
         return f"not JSON: ends after {len(text):,} bytes; the line is incomplete"
     if error.msg.startswith("unexpected content after"):

@@ -90,12 +90,12 @@ def parse_example_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
 
 
 def are_text_triples(lines: Sequence[bytes]) -> bool:
-    """Return whether most of the first lines of a file have three columns, as MS MARCO's triples of texts, and each column is a
+    """Return whether half of the first lines of a file have three columns, as MS MARCO's triples of texts, and each column is a
     text of several words in one of them.
     """
     triples = [columns for line in lines if len(columns := line.split(b"\t")) == 3]
     has_texts = all(any(len(text.split()) > 1 for text in column) for column in zip(*triples, strict=True))
-    return 2 * len(triples) > len(lines) and has_texts
+    return 2 * len(triples) >= len(lines) and has_texts
 
 
 def _parse_triple(columns: list[str]) -> Row:

@@ -44,7 +44,9 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
     tracker = FindingsTracker()
     kind = settings.kind or detect_kind(source, tracker)
     if kind is None:
-        raise UsageError(f"{get_source_name(source)}: its kind is unclear; set `as` to one of {', '.join(_CHECKERS)}")
+        raise UsageError(
+            f"{get_source_name(source)}: its kind is unclear; set `as` to one of {', '.join(_CHECKERS)}; read documents with drtk import, vectors with drtk convert"
+        )
     references = ReferenceFiles(settings, kind)
     findings = tracker.findings = Findings(get_source_name(source), kind, settings.show)
     try:

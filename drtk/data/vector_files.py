@@ -220,7 +220,7 @@ def _check_ids(ids: list[str], name: str, seen: set[str], first: int) -> None:
 def export_vectors(folder: str, job: FilterJob) -> None:
     """Write the vectors of an embeddings folder to a file, and the ids to NAME.ids beside it or to a column of Parquet.
 
-    Raises UsageError for `resume`, DrtkError if NAME.ids exists and `force` is not set.
+    Raises UsageError for `resume`, DrtkError if NAME.ids exists with other ids and `force` is not set.
     """
     if job.resume:
         raise UsageError("writing vectors cannot be resumed; remove `resume`")
@@ -232,14 +232,16 @@ def export_vectors(folder: str, job: FilterJob) -> None:
         raise MismatchError(f"{folder}: contains vectors of pairs; give vectors of texts")
     shards = read_shards(folder)
     count, ids_file = sum(shard.num_rows for shard in shards), output.with_suffix(".ids")
-    if output.suffix != ".parquet" and ids_file.exists() and not job.force:
+    ids_text = "".join(f"{id}\n" for shard in shards for id in shard.ids)
+    is_other = ids_file.exists() and ids_file.read_text(encoding="utf-8", errors="replace") != ids_text
+    if output.suffix != ".parquet" and is_other and not job.force:
         raise DrtkError(f"{ids_file}: exists already; `force` replaces it")
     part, ids_part = Path(f"{output}.part"), Path(f"{ids_file}.part")
     try:
         _WRITERS[output.suffix](part, shards)
         sync(part)
         if output.suffix != ".parquet":
-            ids_part.write_text("".join(f"{id}\n" for shard in shards for id in shard.ids), encoding="utf-8")
+            ids_part.write_text(ids_text, encoding="utf-8")
             sync(ids_part)
             os.replace(ids_part, ids_file)
         new_manifest = create_manifest(KIND, job.settings, program=job.command)

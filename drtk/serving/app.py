@@ -75,12 +75,12 @@ def create_app(systems: Systems) -> FastAPI:
         """Return the queries of the query set, with the values of the measures for each system."""
         return systems.list_queries()
 
-    @app.get("/api/passage", responses={404: {"description": "No passage has this id"}})
+    @app.get("/api/passage", responses={404: {"description": "No such passage or system"}})
     def get_passage(id: str, system: str | None = None) -> FullPassage:
         """Return a passage of a system, by default the first one, with its text and the ids of its neighbors."""
         passage = systems.get_passage(id, system)
         if passage is None:
-            raise HTTPException(404, "no passage has this id")
+            raise HTTPException(404, "no such passage or system")
         return passage
 
     return app

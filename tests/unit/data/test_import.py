@@ -336,10 +336,11 @@ def test_commands_that_read_records_name_import(capfd: Capture, tmp_path: Path) 
 def test_the_counts_are_those_of_files_and_documents(capfd: Capture, tmp_path: Path) -> None:
     write(tmp_path / "notes/table.csv", 'text\none\n" "\nthree\n')
     write(tmp_path / "notes/empty.txt", "\n")
+    write(tmp_path / "notes/header.csv", "text\n")
     app(["import", str(tmp_path / "notes"), "-o", str(tmp_path / "out")], standalone_mode=False)
-    assert "import: 2 files, 2 documents with a text, 2 without a text, " in capfd.readouterr().err
+    assert "import: 3 files, 2 documents with a text, 3 without a text, " in capfd.readouterr().err
     counts = orjson.loads((tmp_path / "out.meta.json").read_bytes())["counts"]
-    assert counts == {"in": 2, "out": 2, "without a text": 2}
+    assert counts == {"in": 3, "out": 2, "without a text": 3}
 
 
 def test_the_documentation_of_drtk(capfd: Capture, tmp_path: Path) -> None:
@@ -403,4 +404,4 @@ def test_pictures_in_pdf_files_have_no_text(capfd: Capture, tmp_path: Path) -> N
     app(["import", str(pictures), "-o", str(tmp_path / "out")], standalone_mode=False)
     log = capfd.readouterr().err
     assert ", 0 documents with a text, " in log
-    assert "scanned pages need OCR first" in log
+    assert "scanned PDF pages need OCR first" in log

@@ -246,7 +246,7 @@ def test_paths_are_indexes_and_one_source_of_queries(tmp_path):
     model.begin()
     model.finish()
     for paths, error, problem in [
-        ([file], UsageError, "no index is given"),
+        ([file], UsageError, "not an index; make one with"),
         ([index, file, "-"], UsageError, "give only one query source"),
         ([index, index], UsageError, "given twice"),
         ([index, str(tmp_path / "nowhere")], DrtkError, "No such file or directory"),
