@@ -49,7 +49,7 @@ REJECTED = {  # additional options and the error message of each command
         "--set matryoshka=8 --set matryoshka=8": "--set matryoshka 8: must be given only once",
         "--negatives 0 --set negative_sampling=shuffle": "--set negative_sampling requires hard negatives, but --negatives is 0",
         "--epochs 1 --max-steps 2": "--max-steps and --epochs cannot be combined",
-        "--batch-size 1 --negatives 0": "--batch-size 1 cannot be combined with --negatives 0",
+        "--batch-size 1 --negatives 0": "--batch-size 1 with --negatives 0 leaves no negatives",
         "--corpus bad.jsonl": "bad.jsonl:1:",
         "--queries bad.jsonl": "bad.jsonl:1:",
         "--set pooling=median": "unknown pooling 'median'",
