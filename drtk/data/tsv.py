@@ -52,9 +52,9 @@ def parse_query_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     columns = first[1].decode(errors="replace").split("\t")
     if (parse_columns := _read_header(columns, QUERY_IDS, ("text",))) is not None:
         return _parse_lines(lines, parse_columns, "")
-    if columns[0].strip() in QUERY_IDS:
-        return iter([(first[0], ValueError(_NO_TEXT_COLUMN))])
     is_qa = len(columns) == 2 and _unquote_field(columns[1].strip()).startswith("[")
+    if columns[0].strip() in QUERY_IDS and not is_qa:
+        return iter([(first[0], ValueError(_NO_TEXT_COLUMN))])
     return _parse_lines(
         chain([first], lines), _parse_question if is_qa else _parse_pair if len(columns) == 2 else None, "2 (qid text)"
     )
