@@ -1,6 +1,6 @@
 #!/bin/sh
-# Learning curves: retrieval by the first retriever after N steps of SimLM's pre-training (as Zhou 2023, Figure 3, for MASTER and retriever 2), and with a fraction of the training queries
-# (Wang 2023, Figure 3), from the start and from SimLM.
+# Learning curves of the first retriever: after N steps of SimLM's pre-training (Zhou 2023, Figure 3, has MASTER and retriever 2), and with a
+# fraction of the training queries (Wang 2023, Figure 3), from the start and from SimLM.
 #
 #   just reproduce curves [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
