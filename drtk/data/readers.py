@@ -298,6 +298,8 @@ def _parse_judgments(row: Row) -> Qrel | ParsedExample:
     """Return the judgment of a row with BEIR's column names, or a training example. Raises ValueError for an invalid row."""
     if "corpus-id" in row:
         return parse_qrel_row(row)
+    if not is_example(row):
+        raise ValueError("neither a judgment (query-id, corpus-id, score) nor a training example")
     parsed = parse_example_row(row)
     if not parsed.example.positives:
         raise ValueError("has no positives")

@@ -59,7 +59,7 @@ def read_index_manifest(folder: str | Path, **keys: Any) -> Manifest:
     path = Path(folder)
     if is_external_index(path):
         return {"kind": INDEX_KIND, "type": "bm25"}
-    if path.is_dir() and not any((path / name).exists() for name in (FOLDER_MANIFEST, UNFINISHED_MANIFEST)):
+    if path.exists() and not any((path / name).exists() for name in (FOLDER_MANIFEST, UNFINISHED_MANIFEST)):
         raise MismatchError(
             f"{folder}: not an index of drtk or Lucene; make one with drtk index (from a faiss file: with --ids)"
         )

@@ -474,7 +474,8 @@ class FilterJob:
         counts = self._collect_counts().items()
         numbers = [(name, value) for name, value in counts if isinstance(value, int)]
         summary = ", ".join(f"{value:,} {self.count_names.get(name, name)}" for name, value in numbers)
-        (log if self.log_summary else log_detail)(f"{self.command}: {summary}, {self._clock.seconds:,.1f} s")
+        target = "" if self.output == STANDARD else f" -> {self.output}"
+        (log if self.log_summary else log_detail)(f"{self.command}: {summary}, {self._clock.seconds:,.1f} s{target}")
 
 
 def _add_counts(counts: dict[str, Any], new_counts: dict[str, Any]) -> None:
