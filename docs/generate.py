@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scipy.special import stdtrit
+from scipy.stats import ttest_ind_from_stats
 
 os.environ["COLUMNS"] = "100"  # the help is laid out alike on every terminal
 os.environ["NO_COLOR"] = "1"
@@ -129,8 +130,8 @@ def format_results() -> str:
     """Return a table per recipe of docs/cookbook/papers: the paper's figures and those of results/mini, with 95% intervals over seeds."""
     recipes = tomllib.loads((DOCS / "cookbook" / "papers" / "expected.toml").read_text(encoding="utf-8"))
     summary = [
-        "| table | of | rows measured | as in the paper, p < .05 | unlike the paper, p < .05 |",
-        "| --- | --- | ---: | --- | --- |",
+        "| table | of | rows | measured | as in the paper, p < .05 | unlike the paper, p < .05 |",
+        "| --- | --- | --- | ---: | --- | --- |",
     ]
     tables, unmeasured = [], []
     for name, expected in recipes.items():
@@ -145,11 +146,14 @@ def format_results() -> str:
         for order in expected.get("orders", {}).get("mini", []):
             higher, lower = order.split(" > ")
             if "full" in rows[higher] and "full" in rows[lower]:
-                orders[rows[higher]["full"] > rows[lower]["full"]].append(order)
+                p = test_over_seeds(systems[higher], systems[lower])
+                star = "*" if p is not None and p < 0.05 else ""
+                orders[rows[higher]["full"] > rows[lower]["full"]].append(order + star)
         measured = len(systems.keys() & rows.keys())
         cells = [
             f"[{title}](#{anchor})",
             expected["paper"],
+            "; ".join(values.get("name", row) for row, values in rows.items()),
             f"{measured} of {len(rows)}",
             "; ".join(orders[True]),
             "; ".join(orders[False]),
@@ -157,6 +161,14 @@ def format_results() -> str:
         summary.append(f"| {' | '.join(cells)} |")
         tables.append(_format_recipe(name, expected, result))
     return "\n\n".join(["\n".join(summary), *tables, "\n".join(["## Not measured here", "", *unmeasured])])
+
+
+def test_over_seeds(system: dict[str, Any], other: dict[str, Any]) -> float | None:
+    """Return the p value of Welch's t-test of the means over seeds, two-sided; None unless both systems have three."""
+    if min(system["runs"], other["runs"]) < 3:
+        return None
+    statistics = [value for found in (system, other) for value in (found["mean"], found["sd"], found["runs"])]
+    return float(ttest_ind_from_stats(*statistics, equal_var=False).pvalue)
 
 
 def _format_unmeasured(name: str, expected: dict[str, Any]) -> str:
@@ -174,6 +186,8 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
     against = {system: test for (system, _), test in tests.items()}
     header = ["row", f"paper: {expected['measure']['full']}", f"here: {expected['measure']['mini']}"]
     header += [f"difference from {baseline}" for baseline in {baseline for _, baseline in tests}] + ["p"] * bool(tests)
+    seeds = {row: test_over_seeds(systems[row], systems[baseline]) for row, baseline in tests if row in systems}
+    header += ["p over seeds"] * any(p is not None for p in seeds.values())
     command = f"`just reproduce {recipe}{'' if expected.get('whole') else ' --rows ROW'}`"
     links = f"[recipe](cookbook/papers/{recipe}.sh) · [result](../results/mini/{name}.jsonl)"
     lines = [
@@ -195,6 +209,7 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
             if found["runs"] < 3:
                 here += f" ({found['runs']} run{'s' if found['runs'] > 1 else ''})"
         tested = [f"{test['difference']:+.4f}", format_p_value(test["t_p_corrected"])] if test else ["", ""]
+        tested.append("" if (p := seeds.get(row)) is None else format_p_value(p))
         label = f"{row}: {values['name']}" if "name" in values else row
         lines.append(f"| {' | '.join([label, paper, here, *tested][: len(header)])} |")
     return "\n".join([*lines, "", expected["note"]] if "note" in expected else lines)

@@ -1,11 +1,14 @@
-"""The shell blocks of docs/cookbook/ear-nq.md and docs/methods/ear.md run unchanged with small files and models."""
+"""EAR's recipe at full scale and the grid of docs/methods/ear.md run with small files and models."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,9 +20,9 @@ from tests.pipeline.test_ear import write_articles
 from tests.tiny_models import save_tiny_encoder, save_tiny_generator
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-# Options appended to the commands of a page; of a repeated option the last one counts.
+PAPERS = DOCS / "cookbook" / "papers"
+# Options appended to the commands of a script; of a repeated option the last one counts.
 SMALLER = {
-    "index": "--type bm25s",
     "expand-queries": "--max-new-tokens 6",
     "train-generator": "--max-steps 40 --batch-size 4 --learning-rate 1e-2 --set schedule=constant --set dev_limit=4",  # enough for non-empty greedy texts
     "rerank-queries train": "--max-steps 4 --batch-size 4 --set warmup=2 --max-length 48 --set eval_steps=2",
@@ -54,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, script: str, **settings: str) -> str:
-    path = f"{folder.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join((str(folder.parent / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
     env = make_environment() | {"PATH": path, "CUDA_VISIBLE_DEVICES": "", "MORE": ""} | settings
     done = subprocess.run(
         ["sh", "-euc", script],
@@ -70,7 +73,7 @@ def run(folder: Path, script: str, **settings: str) -> str:
 
 
 def write_downloads(folder: Path) -> None:
-    """Write the files that the page names in their published formats, with few questions."""
+    """Write the files that the recipe reads in their published formats, with few questions."""
     write_articles(folder / "data")
     passages, queries = read_rows(folder / "data" / "corpus.jsonl"), read_rows(folder / "data" / "queries.jsonl")
     for row in passages:  # the tokenizer of the tiny models does not know the letters of names
@@ -94,35 +97,40 @@ def write_downloads(folder: Path) -> None:
     rows = [{"question": text, "answers": answers} for text, answers in questions[78:84]]
     (relations / "P17.test.json").write_text(json.dumps(rows[:3]))
     write_rows(relations / "P19.test.jsonl", rows[3:])
-    for name in ("facebook/bart-large", "bigscience/T0_3B", "nq_reader_large", "t5-large"):
+    save_tiny_generator(folder / "nq_reader_large", "t5")
+
+
+@pytest.mark.slow
+def test_the_recipe_runs_at_full_scale(folder):
+    (folder / "downloads").mkdir()
+    write_downloads(folder / "downloads")
+    shutil.copytree(PAPERS, folder / "papers")
+    script = (PAPERS / "ear.sh").read_text(encoding="utf-8")
+    for old, new in {"--n 50": "--n 3", "--type bm25 ": "--type bm25s ", "5 10 20 30": "2"}.items():
+        script = script.replace(old, new)
+    (folder / "papers" / "ear.sh").write_text(script)
+    out = folder / "out"
+    save_tiny_encoder(out / "dpr" / "nq" / "dpr.42.retriever")
+    for name in ("facebook/bart-large", "bigscience/T0_3B", "t5-large"):
         (folder / name).parent.mkdir(exist_ok=True)
         save_tiny_generator(folder / name, "t5")
     for name in ("microsoft/deberta-v3-base", "bert-base-uncased"):
         (folder / name).parent.mkdir(exist_ok=True)
         save_tiny_encoder(folder / name)
-
-
-@pytest.mark.slow
-def test_the_page_on_natural_questions_runs(folder):
-    write_downloads(folder)
-    script = "\n".join(read_shell_blocks("cookbook/ear-nq.md")).replace("--n 50", "--n 3")
-    assert script.count("--n 3") == 3
-    # The dense run is from another page; use BM25's instead.
-    (folder / "runs").mkdir()
-    script = script.replace(
-        "drtk fuse nq.test.run runs/dpr.run", "cp nq.test.run runs/dpr.run\ndrtk fuse nq.test.run runs/dpr.run", 1
-    )
-    output = run(folder, script)
-    rows = [line.split()[0] for line in output.splitlines() if line.strip()]
-    own = ("nq.greedy", "nq.ri", "nq.rd", "nq.oracle", "nq.concat", "nq.greedy+pr", "nq.rd+pr", "nq.rd+dpr")
-    assert {"nq.test", "dpr", *own} <= set(rows)
-    # The queries of a kind are chosen by the scorer's checkpoint for that kind.
-    for kind in ("sentence", "answer", "title"):
-        meta = json.loads((folder / f"nq.rd.{kind}.queries" / "meta.json").read_text())
-        assert meta["settings"]["model"] == [f"nq.rd/{kind}"]
-        assert len((folder / f"nq.greedy.{kind}.queries" / f"{kind}.jsonl").read_text().splitlines()) == 6
-    assert len(read_rows(folder / "entity.test.jsonl")) == 6
-    assert all((folder / f"{name}.rd.run").exists() for name in ("webq", "trec", "entity"))
+    run(folder, "sh papers/ear.sh --scale full --out out")
+    sections = tomllib.loads((PAPERS / "expected.toml").read_text())
+    results = {path.stem: read_rows(path) for path in out.glob("ear*.jsonl") if ".values" not in path.name}
+    assert {name for name in sections if name.startswith("ear.") and "trivia" not in name} == results.keys()
+    for name, records in results.items():
+        rows = sections[name]["rows"]
+        measured = {record["system"] for record in records if record["kind"] == "system"}
+        assert {row for row in rows if ".of-" not in row} <= measured, name
+        assert any(record.get("measure") == sections[name]["measure"]["full"] for record in records), name
+    for kind in ("sentence", "answer", "title"):  # the queries of a kind are chosen by the scorer's checkpoint for that kind
+        meta = json.loads((out / "ear" / "nq" / f"gar.rd.{kind}.queries" / "meta.json").read_text())
+        assert meta["settings"]["model"] == [f"out/ear/nq/rd/{kind}"]
+        assert len((out / "ear" / "nq" / f"gar.greedy.{kind}.queries" / f"{kind}.jsonl").read_text().splitlines()) == 6
+    assert len(read_rows(out / "entityquestions.jsonl")) == 6
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 #
 #   just reproduce checkpoints --scale full [--rows "ROW …"]        options: common.sh; an hour per row on a GPU, 41 GB each
 #
+# MASTER released pre-trained encoders only (MASTER-MARCO, MASTER-Wiki; microsoft/SimXNS on GitHub): ENCODER=MASTER-MARCO just reproduce stages --scale full.
+#
 # The collection needs the titles that RocketQA added (msmarco.md); without them the figures are lower.
 case " $* " in *" --scale full "*) ;; *) echo "checkpoints.sh: there are no checkpoints of mini scale; use --scale full" >&2 && exit 2 ;; esac
 . "$(dirname "$0")/common.sh"

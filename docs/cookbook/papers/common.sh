@@ -63,6 +63,14 @@ else
   pretrain_options="--export-steps 10000" tune_options="" questions=""
 fi
 
+# Open-domain questions at full scale: SET, nq or trivia, from DPR's downloads (docs/cookbook/nq.md) in the folder DOWNLOADS.
+use_wikipedia() {
+  set=${SET:-nq} downloads=${DOWNLOADS:-downloads}
+  case $set in nq | trivia) ;; *) echo "$0: unknown SET $set; use nq or trivia" >&2 && exit 2 ;; esac
+  corpus=$downloads/psgs_w100.tsv queries=$downloads/$set-test.qa.csv qrels=""
+  judgments="--answers $queries --corpus $corpus" measures="Answer@1 Answer@5 Answer@20 Answer@100"
+}
+
 # At full scale, objectives that pair passages of a document need MS MARCO's documents.
 chunk_documents() {
   [ "$scale" = full ] || return 0
@@ -91,6 +99,7 @@ mine_bm25() {
 # is_selected ROW
 is_selected() { case " ${rows:-$1} " in *" $1 "*) ;; *) return 1 ;; esac; }
 
+encode_options=""
 fields="" # options of pretrain that add fields to the passages
 # pretrain NAME OPTIONS: pre-train an encoder with the current seed; writes OUT/encoders/NAME.SEED and sets `encoder`
 pretrain() {
@@ -111,9 +120,9 @@ tune() {
 # search NAME MODEL: search the test queries; writes NAME.run
 search() {
   if [ "$1.run" -nt "$2" ]; then return; fi # --skip-done would need the vectors, which are removed
-  drtk encode "$corpus" --model "$2" -o "$1.vectors" $again
+  drtk encode "$corpus" --model "$2" $encode_options -o "$1.vectors" $again
   drtk index "$1.vectors" --type "$index_type" -o "$1.index" $made
-  drtk search "$1.index" "$queries" --qrels "$qrels" -k "$depth" -o "$1.run" $again
+  drtk search "$1.index" "$queries" ${qrels:+--qrels "$qrels"} -k "$depth" -o "$1.run" $again
   rm -r "$1.vectors" "$1.index"
 }
 

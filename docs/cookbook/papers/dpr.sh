@@ -3,16 +3,22 @@
 #
 #   just reproduce dpr [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# full: Natural Questions with 21 million passages: nq.md.
+# full: Natural Questions or TriviaQA (SET, DOWNLOADS: common.sh); hours: docs/cookbook/nq.md.
 . "$(dirname "$0")/common.sh"
+shared=$start
 if [ "$scale" = full ]; then
-  echo "dpr.sh: the commands of full scale are in docs/cookbook/nq.md" >&2
-  exit 2
+  use_wikipedia
+  work=$work/$set examples=$out/$set.train.jsonl train_queries=$out/$set.questions.jsonl
+  [ "$set" = nq ] || recipe=dpr.$set
+  shared=roberta-base generator=distilroberta-base encode_options="--vector-dtype float16"
+  mkdir -p "$work"
+  drtk convert "$downloads/biencoder-$set-train.json" --as examples --queries-out "$train_queries" -o "$examples" $again
+else
+  mine_bm25
 fi
-mine_bm25
 for seed in $seeds; do
   if is_selected dpr; then tune dpr "$start" dpr-nq; fi
-  if is_selected dpr-shared; then tune dpr-shared "$start" dpr-nq-roberta-shared; fi
-  if is_selected dpr-shared-diffcse; then tune dpr-shared-diffcse "$start" dpr-nq-roberta-shared --set aux=diffcse --set "aux_generator=$generator"; fi
+  if is_selected dpr-shared; then tune dpr-shared "$shared" dpr-nq-roberta-shared; fi
+  if is_selected dpr-shared-diffcse; then tune dpr-shared-diffcse "$shared" dpr-nq-roberta-shared --set aux=diffcse --set "aux_generator=$generator"; fi
 done
 compare_rows dpr-shared

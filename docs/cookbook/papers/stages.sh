@@ -14,7 +14,7 @@ if [ "$scale" = mini ]; then
   export R1="$tune_options" R2="$tune_options" DISTILL="$tune_options --negatives 3"
   export RERANKER="--set warmup=0.1 --set title=none --learning-rate 5e-4 --batch-size 8 --negatives 7 --max-length 128 --max-steps 600 --set log_steps=20"
 else
-  export TEACHER=google/electra-base-discriminator SCORED="--negatives 48 --set min_negatives=0"
+  export TEACHER="${TEACHER:-google/electra-base-discriminator}" SCORED="--negatives 48 --set min_negatives=0"
   both_queries=$out/queries.jsonl
   drtk convert "$train_queries" "$queries" --as queries -o "$both_queries" $again
 fi
