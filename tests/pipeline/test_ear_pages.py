@@ -126,7 +126,11 @@ def test_the_recipe_runs_at_full_scale(folder):
         measured = {record["system"] for record in records if record["kind"] == "system"}
         assert {row for row in rows if ".of-" not in row} <= measured, name
         assert any(record.get("measure") == sections[name]["measure"]["full"] for record in records), name
-    for kind in ("sentence", "answer", "title"):  # the queries of a kind are chosen by the scorer's checkpoint for that kind
+    for kind in (
+        "sentence",
+        "answer",
+        "title",
+    ):  # the queries of a kind are chosen by the scorer's checkpoint for that kind
         meta = json.loads((out / "ear" / "nq" / f"gar.rd.{kind}.queries" / "meta.json").read_text())
         assert meta["settings"]["model"] == [f"out/ear/nq/rd/{kind}"]
         assert len((out / "ear" / "nq" / f"gar.greedy.{kind}.queries" / f"{kind}.jsonl").read_text().splitlines()) == 6

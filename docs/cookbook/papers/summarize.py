@@ -1,5 +1,5 @@
 """Summarize the values of systems that were trained with several seeds: print a table, and write RESULT in the format of
-`drtk compare --format jsonl`.
+`drtk compare --format jsonl`, with a manifest RESULT.meta.json.
 
 python docs/cookbook/papers/summarize.py RESULT BASELINE VALUES …
 
@@ -14,7 +14,9 @@ Each system is tested against the baseline; p values are Holm-corrected over the
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,7 +32,9 @@ from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.evaluate import Evaluation
 from drtk.evaluation.measures import Measure
 from drtk.evaluation.significance import correct_holm
-from drtk.runtime.streams import open_input
+from drtk.runtime.atomic import write_json
+from drtk.runtime.manifest import complete_manifest, create_manifest, find_inputs
+from drtk.runtime.streams import digest_file, open_input
 
 
 def read_values(path: str) -> list[dict[str, Any]]:
@@ -87,6 +91,9 @@ def summarize_systems(baseline: str, records: list[dict[str, Any]]) -> Iterator[
 
 def main() -> None:
     result, baseline, *paths = sys.argv[1:]
+    start = time.monotonic()
+    manifest = create_manifest("comparison", {"baseline": baseline, "values": paths}, program="summarize.py")
+    manifest["command"] = shlex.join(["python", *sys.argv])
     files = [records for path in paths if (records := read_values(path))]
     if not files:
         sys.exit(f"{', '.join(paths)}: no values; run the recipe first")
@@ -99,6 +106,9 @@ def main() -> None:
         table = lines = list(summarize_systems(baseline, [record for records in files for record in records]))
     print(*table, sep="\n")
     Path(result).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    inputs = [entry | {"digest": digest_file(entry["path"])} for entry in find_inputs({"values": paths})]
+    counts, seconds = {"in": len(files), "out": len(lines)}, time.monotonic() - start
+    write_json(Path(f"{result}.meta.json"), complete_manifest(manifest, inputs=inputs, counts=counts, seconds=seconds))
 
 
 if __name__ == "__main__":

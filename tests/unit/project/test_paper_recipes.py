@@ -131,6 +131,11 @@ def test_values_of_queries_are_summarized_and_tested_as_by_compare(
     )
     records = summarize(tmp_path, monkeypatch, "old", tmp_path / "1.jsonl.zst", tmp_path / "2.jsonl.zst")
     assert "new minus old" in capfd.readouterr().out
+    manifest = json.loads((tmp_path / "result.jsonl.meta.json").read_text())
+    assert [(Path(entry["path"]).name, entry["digest"] is None) for entry in manifest["inputs"]] == [
+        ("1.jsonl.zst", False),
+        ("2.jsonl.zst", False),
+    ]
     assert records[1:] == [record for record in map(json.loads, compared.splitlines()[1:]) if record["kind"] != "move"]
 
 
