@@ -203,7 +203,7 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
         here, test = values.get("reason", "not run"), against.get(row)
         if found := systems.get(row):
             here = f"{found['mean']:.4f}"
-            if found["sd"]:
+            if found["sd"] and found["runs"] > 2:
                 reach = stdtrit(found["runs"] - 1, 0.975) * found["sd"] / found["runs"] ** 0.5
                 here += f" ± {reach:.4f}"
             if found["runs"] < 3:

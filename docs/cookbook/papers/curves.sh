@@ -4,7 +4,7 @@
 #
 #   just reproduce curves [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# full: a checkpoint per 10,000 of 80,000 steps; 16 retrievers of about 2 hours of an H200 each, estimated.
+# full: a checkpoint per 10,000 of 80,000 steps; 15 retrievers of about 2 hours of an H200 each, estimated.
 . "$(dirname "$0")/common.sh"
 mine_bm25
 for seed in $seeds; do
