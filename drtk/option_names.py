@@ -90,7 +90,7 @@ def explain_unknown_name(shown: str, name: str, known: Mapping[str, str], comman
     """
     if advice := ADVICE.get(command, {}).get(name):
         return f"no such option {shown}; {advice}"
-    similar = find_by_synonym(name, known) or get_close_matches(name, known, n=2, cutoff=0.8)
+    similar = find_by_synonym(name, known) or get_close_matches(name, known, n=2, cutoff=0.75)
     names = " or ".join(dict.fromkeys(known[item] for item in similar))
     return f"no such option {shown}; did you mean {names}?" if names else ""
 

@@ -66,7 +66,10 @@ def train_retriever(
         RETRIEVER_LOSSES.check_name(name)
     settings.check()
     if corpus is None or queries is None:
-        raise UsageError(f"--{'corpus' if corpus is None else 'queries'} FILE is required; or give --data DIR")
+        option = "corpus" if corpus is None else "queries"
+        raise UsageError(
+            f"--{option} FILE is required (drtk convert writes it for examples with texts); or give --data DIR"
+        )
     from drtk.data.beir import choose_dev_split
     from drtk.data.checks import check_examples, check_first_record, check_same_corpus, warn_if_swapped
     from drtk.data.readers import read_examples, read_passages, read_queries

@@ -258,10 +258,11 @@ def find_origins(path: str) -> list[CorpusOrigin]:
 def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
     """Return the corpus in the settings of a manifest, or else the corpus of the first input folder that has one; [] if none."""
     corpus = manifest["settings"].get("corpus")
-    if not corpus and manifest.get("program") in _CORPUS_COMMANDS:
+    is_faiss_import = manifest["settings"].get("ids")  # its source is an index
+    if not corpus and manifest.get("program") in _CORPUS_COMMANDS and not is_faiss_import:
         corpus = next(iter(_get_setting_paths(manifest, SOURCES)), None)
     for entry in manifest["inputs"]:
-        if entry["path"] == corpus and not Path(str(corpus)).is_dir():
+        if entry["path"] == corpus and "files" not in entry:  # folders have files, also if they are gone
             digest = entry.get("digest")
             if not digest and is_unchanged(entry):  # texts were looked up, so the file was not read to its end
                 digest = digest_file(corpus)

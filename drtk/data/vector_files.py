@@ -16,7 +16,7 @@ from drtk.data.embeddings import KIND, PAIR_ROLE, Shard, ShardWriter, check_fini
 from drtk.data.rows import parse_id
 from drtk.data.tables import list_parquet_files, require_library
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
-from drtk.runtime.atomic import commit, sync
+from drtk.runtime.atomic import commit, set_default_permissions, sync
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import (
@@ -278,6 +278,7 @@ def _write_safetensors(part: Path, shards: list[Shard]) -> None:
     from safetensors.numpy import save_file
 
     save_file({"vectors": np.concatenate(list(_iter_finite_vectors(shards)))}, part)
+    set_default_permissions(part)
 
 
 def _write_parquet(part: Path, shards: list[Shard]) -> None:

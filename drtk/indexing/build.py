@@ -55,26 +55,26 @@ def build_index(
     Raises UsageError for sources or settings that do not fit the type, DrtkError for a corpus without passages.
     """
     if settings.ids is not None:
-        _import_faiss(sources, kind, settings, job, encoder)
-        return
-    kind = kind or choose_type(sources)
-    job.record(settings, kind=kind, sources=list(sources))
-    engine = get_index_class(kind)
-    for name in ("expand", "term_weights"):
-        if getattr(settings, name) and kind not in ("bm25", "bm25s"):
-            raise UsageError(f"`{name}` requires an index of type bm25 or bm25s")
-    build = _index_passages if engine.reads == "passages" else _index_vectors
-    if read_manifest_if_any(Path(sources[0])).get("kind") == SPARSE_KIND:
-        build = _index_impacts
-    entries = build(engine, sources, kind, settings, job)
+        entries = _import_faiss(sources, kind, settings, job, encoder)
+    else:
+        kind = kind or choose_type(sources)
+        job.record(settings, kind=kind, sources=list(sources))
+        engine = get_index_class(kind)
+        for name in ("expand", "term_weights"):
+            if getattr(settings, name) and kind not in ("bm25", "bm25s"):
+                raise UsageError(f"`{name}` requires an index of type bm25 or bm25s")
+        build = _index_passages if engine.reads == "passages" else _index_vectors
+        if read_manifest_if_any(Path(sources[0])).get("kind") == SPARSE_KIND:
+            build = _index_impacts
+        entries = {"type": kind, **build(engine, sources, kind, settings, job)}
     if entries.get("corpus") is None:
         log("index: records no file with the texts; to show passages, give search and serve `corpus=FILE`")
-    job.finish(type=kind, **entries)
+    job.finish(**entries)
 
 
 def _import_faiss(
     sources: Sequence[str], kind: str | None, settings: IndexSettings, job: FolderJob, encoder: dict[str, Any] | None
-) -> None:
+) -> dict[str, Any]:
     if len(sources) > 1 or kind is not None or job.side_files:
         raise UsageError("`ids` requires one file with a faiss index; omit `type` and `with`")
     if not Path(sources[0]).is_file():
@@ -86,7 +86,7 @@ def _import_faiss(
     entries = FaissIndex.import_file(sources[0], settings.ids, job.begin, encoder)
     job.tracker.inputs += find_inputs({"source": sources[0], "ids": settings.ids})
     job.counts["passages"] = entries.pop("passages")
-    job.finish(encoder=encoder, corpus=None, **entries)
+    return {"encoder": encoder, "corpus": None, **entries}
 
 
 def _index_passages(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from drtk.models.exported_backbone import ExportedBackbone, find_exported_file
 from drtk.models.lm_head import LM_HEAD, LMHead, build_masked_lm, get_head_path, load_lm_head
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_layout, write_sparse_layout
-from drtk.runtime.atomic import write_json
+from drtk.runtime.atomic import set_default_permissions, write_json
 from drtk.runtime.integrity import compute_content_digest, read_object
 from drtk.runtime.progress import silence_transformers
 from drtk.runtime.remote_code import is_remote_code_trusted
@@ -296,10 +295,8 @@ def report_write_errors(folder: Path) -> Iterator[None]:
         if not any(name in str(error) for name in ("PytorchStreamWriter", "inline_container", "iostream error")):
             raise
         raise DrtkError(f"{folder}: cannot be written; the disk may be full") from error
-    umask = os.umask(0o077)  # the umask can only be read by setting it
-    os.umask(umask)
     for path in folder.glob("*.safetensors"):
-        path.chmod(0o666 & ~umask)
+        set_default_permissions(path)
 
 
 def digest_weights(folder: Path, *, model_file: str | None = None) -> str:

@@ -197,6 +197,7 @@ def _read_message(body: bytes) -> str:
     """Return ": MESSAGE" with the error message in the body of a response; "" if there is none."""
     try:
         error = orjson.loads(body)["error"]
-        return f": {' '.join(str(error['message'] if isinstance(error, dict) else error).split())}"
+        message = str(error["message"] if isinstance(error, dict) else error)
+        return f": {' '.join(message.split())}".replace("`", "'")  # names in backquotes are printed as options
     except (LookupError, TypeError, ValueError):
         return ""

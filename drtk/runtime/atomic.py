@@ -55,6 +55,13 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def set_default_permissions(path: Path) -> None:
+    """Set the permissions of a file by the umask, which safetensors ignores."""
+    umask = os.umask(0o077)  # the umask can only be read by setting it
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)
+
+
 def sync_tree(folder: Path) -> None:
     """Flush `folder`, and all files and folders below it, to disk."""
     for item in folder.rglob("*"):

@@ -197,6 +197,14 @@ def test_origins_are_read_from_manifests(cwd: Path) -> None:
         assert find_origins(name) == [], name
 
 
+def test_a_dense_index_has_no_origins_without_its_vectors(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("empty")  # the path of the vectors is relative
+    assert find_origins("../dense") == []
+    monkeypatch.chdir("..")
+    shutil.rmtree("vectors")
+    assert find_origins("dense") == []
+
+
 def test_damaged_and_changed_files_have_no_origins(cwd: Path) -> None:
     old = CorpusOrigin("corpus.jsonl", digest_file("corpus.jsonl"))
     write_text(cwd / "dense" / "meta.json", "torn")

@@ -57,6 +57,7 @@ def test_vectors_of_each_format_are_equal_after_conversion_and_back(suffix, dtyp
     run_command(capfd, "convert", tmp_path / "folder", "--as", "embeddings", "-o", out)
     if suffix == ".npy":
         np.testing.assert_array_equal(np.load(out), VECTORS.astype(dtype))
+    assert out.stat().st_mode == (tmp_path / "folder" / "meta.json").stat().st_mode  # safetensors ignores the umask
     run_command(capfd, "convert", out, "--as", "embeddings", "-o", tmp_path / "again")
     (again,) = read_shards(tmp_path / "again")
     assert again.ids == IDS

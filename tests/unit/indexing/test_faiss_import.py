@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from drtk.data.arrays import scale_to_unit_length
+from drtk.data.checks import find_origins
 from drtk.data.embeddings import read_shards
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.integrity import read_json
@@ -37,6 +38,7 @@ def _write(
 def test_hits_are_those_of_faiss(factory, metric, tmp_path, capfd):
     file, ids = _write(tmp_path, factory, metric)
     run_command(capfd, "index", file, "--ids", ids, "-o", tmp_path / "imported")
+    assert find_origins(str(tmp_path / "imported")) == []  # the file is not a corpus
     queries = write_embeddings(tmp_path / "queries", VECTORS[:3] + 0.1, ["q0", "q1", "q2"], role="query", encoder=None)
     nprobe = ["--nprobe", "2"] if "IVF" in factory else []
     run_command(capfd, "search", tmp_path / "imported", queries, "-k", "5", *nprobe, "-o", tmp_path / "run")
