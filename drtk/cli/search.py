@@ -198,7 +198,7 @@ def search_and_print(
     searcher = TextQuerySearcher(collection, encoder)
     lookup = PassageLookup(collection, corpus)
     if not lookup.names:
-        log("printing ids only: the corpus of the index was not found; give it with --corpus FILE")
+        log("printing ids only: the corpus of the index is not recorded, or gone; give it with --corpus FILE")
     use_bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     highlight: Callable[[str], str] = "\033[1m{}\033[0m".format if use_bold else str
     has_warned = False
