@@ -6,7 +6,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -30,7 +30,7 @@ PAIR_ROLE = "pair"  # the role of a folder that holds vectors of pairs of a quer
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard of an embeddings folder. Ids and vectors are loaded on first use.
+    """A shard of an embeddings folder. Ids are read at each access, so that they are not kept in memory.
 
     has_pairs: whether each id consists of a query id and a document id, separated by a tab
     """
@@ -45,7 +45,7 @@ class Shard:
     def name(self) -> str:
         return f"{self.number:05d}"
 
-    @cached_property
+    @property
     def ids(self) -> list[str]:
         """The ids of the vectors. Raises DrtkError if their number is wrong or an id contains white space."""
         path = self.folder / f"{self.name}.ids"
@@ -91,6 +91,22 @@ def read_shards(folder: str | Path) -> list[Shard]:
     entries = [check_object(entry, f"{folder}/{FOLDER_MANIFEST}", rows=int) for entry in manifest["shards"]]
     dimension, has_pairs = manifest["dimension"], manifest.get("role") == PAIR_ROLE
     return [Shard(Path(folder), number, entry["rows"], dimension, has_pairs) for number, entry in enumerate(entries)]
+
+
+def gather_vectors(shards: Sequence[Shard], starts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the vectors at `rows` of concatenated shards, (rows, dimension) float32. Raises DrtkError for NaN or infinity.
+
+    starts: first row of each shard, and the number of all rows, (shards + 1,)
+    """
+    vectors = np.empty((len(rows), shards[0].dimension if shards else 0), dtype=np.float32)
+    numbers = np.searchsorted(starts, rows, side="right") - 1
+    for number in np.unique(numbers).tolist():
+        places = np.flatnonzero(numbers == number)
+        places = places[np.argsort(rows[places], kind="stable")]  # in the order on disk
+        shard, shard_rows = shards[number], rows[places] - starts[number]
+        vectors[places] = shard.vectors[shard_rows]
+        check_finite(shard, vectors[places], shard_rows)
+    return vectors
 
 
 class ShardFiles:
@@ -261,7 +277,7 @@ class PairVectors:
         self._starts = np.cumsum([0, *(shard.num_rows for shard in self._shards)])
         for number, shard in enumerate(self._shards):
             start = 0
-            for query, rows in groupby(self._load_ids(shard), key=lambda pair: pair.partition("\t")[0]):
+            for query, rows in groupby(shard.ids, key=lambda pair: pair.partition("\t")[0]):
                 count = sum(1 for _ in rows)
                 if query in self._places:
                     raise MismatchError(
@@ -270,10 +286,6 @@ class PairVectors:
                 self._places[query] = (number, start, count)
                 start += count
         self._cached_ids: dict[int, list[str]] = {}
-
-    @staticmethod
-    def _load_ids(shard: Shard) -> list[str]:
-        return replace(shard).ids  # a copy, as a shard keeps its list
 
     @property
     def run_path(self) -> str:
@@ -309,7 +321,7 @@ class PairVectors:
         if number not in self._cached_ids:
             while len(self._cached_ids) >= _CACHED_SHARDS:
                 self._cached_ids.pop(next(iter(self._cached_ids)))
-            self._cached_ids[number] = self._load_ids(self._shards[number])
+            self._cached_ids[number] = self._shards[number].ids
         pair_ids = self._cached_ids[number][first : first + count]
         start = int(self._starts[number]) + first
         places = {id.partition("\t")[2]: start + row for row, id in enumerate(pair_ids)}
@@ -320,15 +332,7 @@ class PairVectors:
 
     def load_vectors(self, rows: Sequence[int] | array[int] | np.ndarray) -> np.ndarray:
         """Return the vectors at these rows, (len(rows), dimension), float32. Raises DrtkError for NaN or infinity."""
-        rows = np.asarray(rows, dtype=np.int64)
-        vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
-        numbers = np.searchsorted(self._starts, rows, side="right") - 1
-        for number in np.unique(numbers):
-            is_in_shard = numbers == number
-            shard, shard_rows = self._shards[number], rows[is_in_shard] - self._starts[number]
-            vectors[is_in_shard] = shard.vectors[shard_rows]
-            check_finite(shard, vectors[is_in_shard], shard_rows)
-        return vectors
+        return gather_vectors(self._shards, self._starts, np.asarray(rows, dtype=np.int64))
 
 
 def write_pairs(writer: ShardWriter, ids: Sequence[str], vectors: np.ndarray, *, before: int) -> None:

@@ -89,7 +89,7 @@ class Vectors:
     def iter_ids(self) -> Iterator[str]:
         """Yield the ids in row order, without keeping them in memory."""
         for shard in self.shards:
-            yield from Shard(shard.folder, shard.number, shard.num_rows, shard.dimension).ids
+            yield from shard.ids
 
     def iter_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (first row, vectors (rows, dimension) float32). Raises DrtkError for NaN or infinite numbers."""

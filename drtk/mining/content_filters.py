@@ -13,7 +13,7 @@ import numpy as np
 from drtk.data.arrays import scale_to_unit_length
 from drtk.data.checks import PASSAGES, WITHOUT_TEXT
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
+from drtk.data.embeddings import KIND, gather_vectors, read_shards
 from drtk.errors import DrtkError, MismatchError
 from drtk.mining.candidates import CE, CandidatePool
 from drtk.mining.filters import ANSWER_CHECKS, ContentFilter
@@ -123,16 +123,10 @@ class VectorsById:
         if read_manifest(folder, kind=KIND).get("role", "passage") != "passage":
             raise MismatchError(f"{folder}: contains query embeddings; give passage embeddings")
         self.folder = folder
-        self._shards = [shard for shard in read_shards(folder) if shard.num_rows]
+        self._shards = read_shards(folder)
         self._starts = np.cumsum([0, *(shard.num_rows for shard in self._shards)])
-        keys = np.empty(int(self._starts[-1]), dtype=np.uint64)
-        for start, shard in zip(self._starts.tolist(), self._shards, strict=False):
-            copy = Shard(
-                shard.folder, shard.number, shard.num_rows, shard.dimension
-            )  # `shard` would keep its ids in memory
-            keys[start : start + shard.num_rows] = np.fromiter(
-                map(hash_id, copy.ids), dtype=np.uint64, count=shard.num_rows
-            )
+        hashes = (hash_id(id) for shard in self._shards for id in shard.ids)
+        keys = np.fromiter(hashes, dtype=np.uint64, count=int(self._starts[-1]))
         self._rows: np.ndarray = np.argsort(keys, kind="stable")  # (passages,)
         self._keys: np.ndarray = keys[self._rows]  # (passages,), ascending
 
@@ -150,15 +144,7 @@ class VectorsById:
             raise MismatchError(
                 f"{self.folder}: has no vector for passage '{missing[0]}'{more}; encode the corpus again"
             )
-        rows = self._rows[places]
-        vectors = np.empty((len(ids), self._shards[0].dimension if self._shards else 0), dtype=np.float32)
-        for number in np.unique(np.searchsorted(self._starts, rows, side="right") - 1).tolist():
-            in_shard = np.flatnonzero((rows >= self._starts[number]) & (rows < self._starts[number + 1]))
-            in_shard = in_shard[np.argsort(rows[in_shard], kind="stable")]  # in the order on disk
-            shard, shard_rows = self._shards[number], rows[in_shard] - self._starts[number]
-            vectors[in_shard] = shard.vectors[shard_rows]
-            check_finite(shard, vectors[in_shard], shard_rows)
-        return scale_to_unit_length(vectors)
+        return scale_to_unit_length(gather_vectors(self._shards, self._starts, self._rows[places]))
 
 
 class CosineFilter(ContentFilter):

@@ -15,7 +15,7 @@ import numpy as np
 
 from drtk.data.arrays import scale_to_unit_length
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.embeddings import KIND, SPARSE_KIND, Shard, check_finite, read_shards
+from drtk.data.embeddings import KIND, SPARSE_KIND, check_finite, read_shards
 from drtk.data.readers import read_queries
 from drtk.data.trec import format_run_lines, load_qrels
 from drtk.errors import DrtkError, MismatchError, UsageError
@@ -330,7 +330,7 @@ class StoredQuerySearcher:
 
     def __iter__(self) -> Iterator[StoredQuery]:
         for number, shard in enumerate(self._shards):
-            for row, id in enumerate(Shard(shard.folder, shard.number, shard.num_rows, shard.dimension).ids):
+            for row, id in enumerate(shard.ids):
                 yield StoredQuery(id, number, row)
 
     def __call__(self, queries: Sequence[StoredQuery], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
