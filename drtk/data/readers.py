@@ -133,15 +133,13 @@ def iter_valid(
     seen: set[int] | None = None if id_of is None else set()
     for number, record in records:
         if isinstance(record, ValueError):
-            tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{number}", str(record)))
+            tracker.skip_line(source, number, record)
             continue
         if seen is not None and id_of is not None:
             count = len(seen)
             seen.add(hash(id_of(record)))
             if len(seen) == count:
-                tracker.skip_or_raise(
-                    RecordError(f"{get_source_name(source)}:{number}", f"duplicate id '{id_of(record)}'")
-                )
+                tracker.skip_line(source, number, f"duplicate id '{id_of(record)}'")
                 continue
             if count + 1 == MAX_CHECKED_IDS:
                 seen = None

@@ -202,11 +202,7 @@ def _parse_lines(block: Iterable[tuple[int, bytes]], source: str, tracker: Input
             query_id, _, doc_id, rank, score, tag = columns[:6]
             hits = QueryHits(query_id, [doc_id], [_parse_score(score)], [_parse_int(rank, "rank")], [tag], [number])
         except ValueError as error:
-            tracker.skip_or_raise(
-                RecordError(
-                    f"{get_source_name(source)}:{number}", _describe_line_error(error, line, number, "a TREC run")
-                )
-            )
+            tracker.skip_line(source, number, _describe_line_error(error, line, number, "a TREC run"))
             continue
         yield hits
 
@@ -249,12 +245,8 @@ def _drop_duplicates(hits: QueryHits, source: str, tracker: InputTracker) -> Que
     for position, doc_id in enumerate(hits.doc_ids):
         if first.setdefault(doc_id, position) != position:
             problem = f"document '{doc_id}' is listed a second time for query '{hits.query_id}'"
-            tracker.skip_or_raise(
-                RecordError(
-                    f"{get_source_name(source)}:{hits.lines[position]}",
-                    f"{problem} (first in line {hits.lines[first[doc_id]]})",
-                )
-            )
+            place = f"first in line {hits.lines[first[doc_id]]}"
+            tracker.skip_line(source, hits.lines[position], f"{problem} ({place})")
     hits.keep(list(first.values()))
     return hits
 
@@ -302,7 +294,7 @@ def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments
         documents = judgments.setdefault(qrel.query_id, {})
         if qrel.doc_id in documents:
             problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
-            tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{number}", problem))
+            tracker.skip_line(source, number, problem)
             continue
         documents[qrel.doc_id] = qrel.grade
     return judgments
@@ -316,7 +308,7 @@ def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[
             try:
                 yield number, parse_qrel_row(row)
             except ValueError as error:
-                tracker.skip_or_raise(RecordError(f"{source}:{number}", str(error)))
+                tracker.skip_line(source, number, error)
         return
     beir: bool | None = None
     for number, line in tracker.iter_lines(source):
@@ -330,11 +322,7 @@ def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[
                     continue
             qrel = _parse_qrel(columns, 3 if beir else 4)
         except ValueError as error:
-            tracker.skip_or_raise(
-                RecordError(
-                    f"{get_source_name(source)}:{number}", _describe_line_error(error, line, number, "judgments")
-                )
-            )
+            tracker.skip_line(source, number, _describe_line_error(error, line, number, "judgments"))
             continue
         yield number, qrel
 

@@ -73,9 +73,7 @@ def read_pairs(source: str, tracker: InputTracker) -> RatedPairs:
         except ValueError:
             value = float("nan")
         if not isfinite(value):
-            tracker.skip_or_raise(
-                RecordError(f"{get_source_name(source)}:{number}", f"score '{score}' is not a number")
-            )
+            tracker.skip_line(source, number, f"score '{score}' is not a number")
             continue
         rated.pairs.append(RatedPair(first, second, value))
     if not rated.pairs:
@@ -93,7 +91,7 @@ def read_labeled_texts(source: str, tracker: InputTracker, *, pairs: bool = Fals
     examples = []
     for number, (*texts, label) in _iter_rows(source, columns, tracker):
         if not label.strip():
-            tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{number}", "the label is empty"))
+            tracker.skip_line(source, number, "the label is empty")
             continue
         examples.append(LabeledText(tuple(texts), label.strip()))
     if not examples:
@@ -108,21 +106,21 @@ def _iter_rows(source: str, columns: Sequence[str], tracker: InputTracker) -> It
     for number, line in tracker.iter_lines(source):
         if not line.strip():
             continue
-        place = f"{get_source_name(source)}:{number}"
         try:
             fields = line.decode().split("\t")
         except UnicodeDecodeError as error:
-            tracker.skip_or_raise(RecordError(place, f"not UTF-8 at byte {error.start + 1}"))
+            tracker.skip_line(source, number, f"not UTF-8 at byte {error.start + 1}")
             continue
         if not indices:
             names = [name.strip().lower() for name in fields]
             if missing := [name for name in columns if name not in names]:
-                raise RecordError(place, f"the header lacks '{missing[0]}'; expected {', '.join(columns)}")
+                problem = f"the header lacks '{missing[0]}'; expected {', '.join(columns)}"
+                raise RecordError(f"{get_source_name(source)}:{number}", problem)
             indices, width = [names.index(name) for name in columns], len(names)
             continue
         if len(fields) != width or b"\0" in line:
             problem = "contains a NUL byte" if b"\0" in line else f"expected {width} columns, got {len(fields)}"
-            tracker.skip_or_raise(RecordError(place, problem))
+            tracker.skip_line(source, number, problem)
             continue
         yield number, [fields[at] for at in indices]
 

@@ -14,14 +14,12 @@ import numpy as np
 import orjson
 
 from drtk.data.rows import Row, dump, parse_strings
-from drtk.errors import RecordError
 from drtk.expansion.config import KeepQueriesSettings
 from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log
 from drtk.runtime.runners import BatchFunction
-from drtk.runtime.streams import get_source_name
 
 if TYPE_CHECKING:
     from drtk.models.cross_encoder import TokenizedPairs as Pairs
@@ -43,7 +41,7 @@ def iter_with_queries(
             if scored:
                 _check_scores(passage, len(queries))
         except ValueError as error:
-            tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{tracker.line}", str(error)))
+            tracker.skip_line(source, tracker.line, error)
             continue
         yield passage
 

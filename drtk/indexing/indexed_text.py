@@ -8,12 +8,11 @@ from itertools import groupby, islice
 from math import isfinite, sqrt
 from typing import Any, Literal
 
-from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.errors import DrtkError, UsageError
 from drtk.indexing.config import IndexSettings
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import get_source_name
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import RecordedTokenizers, WordPieces, get_weights_tokenizer_name
 
@@ -118,8 +117,7 @@ class IndexedText:
                 self._reject_passage(passage, self._tracker.line, str(error))
 
     def _reject_passage(self, passage: Passage, line: int, problem: str) -> None:
-        place = f"{get_source_name(self._source)}:{line}" if line else get_source_name(self._source)
-        self._tracker.skip_or_raise(RecordError(place, f"passage '{passage.id}': {problem}"))
+        self._tracker.skip_line(self._source, line, f"passage '{passage.id}': {problem}")
 
 
 def compute_frequency(weight: float, scale: Scale = "linear") -> int:

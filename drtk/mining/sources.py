@@ -113,16 +113,15 @@ def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tra
 
     def iter_checked() -> Iterator[WithErrors[None]]:
         for number, qrel in read_qrels(qrels, tracker=tracker):
-            place = f"{get_source_name(qrels)}:{number}"
             grades = judgments.setdefault(qrel.query_id, {})
             if qrel.doc_id in grades:
                 problem = f"{unit} '{qrel.doc_id}' is judged twice for query '{qrel.query_id}'; remove one of the lines"
-                tracker.skip_or_raise(RecordError(place, problem))
+                tracker.skip_line(qrels, number, problem)
             elif corpus and not (corpus.has_document(qrel.doc_id) if by_source else qrel.doc_id in corpus):
                 problem = f"{unit} '{qrel.doc_id}' is not in the corpus"
                 if corpus.has_document(qrel.doc_id):
                     problem = f"'{qrel.doc_id}' is a document of the corpus, not a passage; use `by=source`"
-                yield None, [RecordError(place, problem)]
+                yield None, [RecordError(f"{get_source_name(qrels)}:{number}", problem)]
             else:
                 grades[qrel.doc_id] = qrel.grade
 
@@ -414,7 +413,7 @@ class QueryStream:
                     raise row
                 parsed = parse_example_row(row)
             except ValueError as error:
-                self.tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{number}", str(error)))
+                self.tracker.skip_line(source, number, error)
                 return None
             if parsed.has_new_ids:
                 raise DrtkError(

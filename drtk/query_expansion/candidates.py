@@ -75,7 +75,7 @@ def iter_expansion_lines(
         if query is not None and check is not None:
             problem = check(expansion, query)
         if query is None or problem is not None:
-            tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{tracker.line}", str(problem)))
+            tracker.skip_line(source, tracker.line, problem)
             continue
         yield ExpansionLine(query, expansion, tracker.line)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from drtk.errors import MismatchError, RecordError, UsageError
+from drtk.errors import MismatchError, UsageError
 from drtk.models.generation import TextGenerator
 from drtk.models.vllm_generator import load_generator
 from drtk.query_expansion.candidates import CandidateFormatter
@@ -17,7 +17,6 @@ from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import is_manifest, read_manifest_if_any
 from drtk.runtime.runners import BatchFunction
-from drtk.runtime.streams import get_source_name
 from drtk.text.batching import TokenizedTexts
 from drtk.text.expanded_text import normalize_question_mark
 from drtk.training.folds import KIND, TrainingQuestions, get_fold_folder
@@ -105,7 +104,7 @@ def iter_questions(
             if training_questions is not None and training_questions.count is not None:
                 fold = training_questions.choose_fold(query, allow_unknown=draw)
         except MismatchError as error:
-            tracker.skip_or_raise(RecordError(f"{get_source_name(source)}:{tracker.line}", str(error)))
+            tracker.skip_line(source, tracker.line, error)
             continue
         seen = None if training_questions is None else fold is None and query in training_questions
         yield GeneratorInput(query.id, query.text, fold, seen)

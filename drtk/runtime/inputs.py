@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tempfile import NamedTemporaryFile
 from typing import Any, BinaryIO
 
-from drtk.errors import DrtkError, UsageError
+from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.progress import log
 from drtk.runtime.streams import (
     DigestingReader,
@@ -106,6 +106,14 @@ class InputTracker:
             raise error
         self.bad += 1
         log(f"skipped: {error}")
+
+    def skip_line(self, source: str, line: int, problem: object) -> None:
+        """Log and count a bad record, or raise a RecordError (see `skip_or_raise`).
+
+        line: line of the record; 0 if unknown    problem: message or error
+        """
+        name = get_source_name(source)
+        self.skip_or_raise(RecordError(f"{name}:{line}" if line else name, str(problem)))
 
     def get_share_read(self, source: str) -> float | None:
         """Return the share of a file's (compressed) bytes that was read; None for streams, small and unopened files."""

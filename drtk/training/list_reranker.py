@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from drtk.data.embeddings import PairVectors
 from drtk.data.trec import Judgments, iter_grouped_hits
-from drtk.errors import DrtkError, RecordError
+from drtk.errors import DrtkError
 from drtk.losses.ranking import multi_positive_cross_entropy
 from drtk.models.list_reranker import ListReranker, ListRerankerConfig, init_list_reranker, save_list_reranker
 from drtk.runtime.inputs import InputTracker
@@ -82,7 +82,7 @@ def read_candidate_lists(
                 f"{vectors.folder} has no vector of '{ids[index]}' for query '{hits.query_id}'; use the run of the "
                 f"vectors ({vectors.run_path}) or a smaller `depth`"
             )
-            tracker.skip_or_raise(RecordError(f"{data.source}:{line}", problem))
+            tracker.skip_line(run, line, problem)
         has_vector = rows >= 0
         if not labels[has_vector].any():
             data.num_without_relevant += 1

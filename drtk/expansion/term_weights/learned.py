@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from drtk.errors import MismatchError, RecordError
+from drtk.errors import MismatchError
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.base import CollectionStatistics, Predictor, SplitPassage, TermWeightingMethod
 from drtk.models.model_folder import resolve_model_folder
 from drtk.models.term_weighter import TermWeightPredictor, load_term_weight_model, read_training_metadata
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.streams import get_source_name
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.word_pieces import WordPieceTokenizer, WordPositions, WordSplit, append_added_words
 from drtk.text.words import load_stop_words_with_parts, normalize_word
@@ -75,8 +74,7 @@ def iter_checked_passages(
             for name in fields:
                 get_added_texts(passage, name)
         except ValueError as error:
-            place = f"{get_source_name(source)}:{tracker.line}" if tracker.line else get_source_name(source)
-            tracker.skip_or_raise(RecordError(place, f"passage '{passage.id}': {error}"))
+            tracker.skip_line(source, tracker.line, f"passage '{passage.id}': {error}")
             continue
         yield passage
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +11,7 @@ from drtk.errors import DrtkError
 from drtk.indexing.config import IndexSettings
 from drtk.indexing.indexed_text import IndexedText, compute_frequency, compute_word_frequencies, read_impacts
 from drtk.records import Passage
+from drtk.runtime.inputs import InputTracker
 from drtk.text.word_pieces import WordPieces, WordPieceTokenizer
 from tests.tiny_models import save_tiny_encoder
 
@@ -49,13 +49,14 @@ def spread(tokenizer: str, text: str, weighs: list[float]) -> list[float]:
 def repeat(*passages: Passage) -> tuple[list[Passage], list[str]]:
     """Return the passages with repeated words, and the errors of others."""
     problems: list[str] = []
-    tracker = SimpleNamespace(line=0, skip_or_raise=lambda error: problems.append(str(error)))
+    tracker = InputTracker()
+    tracker.skip_or_raise = lambda error: problems.append(str(error))  # type: ignore[method-assign]
 
     def read() -> Iterator[Passage]:
         for tracker.line, passage in enumerate(passages, start=1):
             yield passage
 
-    text = IndexedText(IndexSettings(term_weights=True), "bm25", "c.jsonl", tracker)  # type: ignore[arg-type]
+    text = IndexedText(IndexSettings(term_weights=True), "bm25", "c.jsonl", tracker)
     return list(text(read())), problems
 
 
