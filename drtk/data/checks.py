@@ -95,28 +95,32 @@ def iter_known_hits(
     depth: int,
     tracker: InputTracker,
     order: Order = "score",
-) -> Iterator[WithErrors[QueryHits]]:
-    """Yield (hits, errors) for each query of a run. Hits that the corpus lacks are removed, with an error for each.
+) -> Iterator[QueryHits]:
+    """Yield the hits of each query of a run, without those that the corpus lacks, and without queries that have no hits left.
 
-    `hits` is None for an unknown query (also an error), or if no hit is left.
     queries: the known query ids
     depth: number of top hits per query to check
     order: order of the hits, as in `QueryHits.to_ranking`
+    Raises RecordError (file:line) for an unknown query or passage, unless `tracker` skips it.
     """
-    for hits in iter_grouped_hits(run, tracker=tracker):
-        if hits.query_id not in queries:
-            place = f"{get_source_name(run)}:{hits.lines[0]}"
-            yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
-            continue
-        errors: list[RecordError] = []
-        while absent := set(corpus.find_missing(hits.to_ranked_ids(order)[:depth])):  # repeat: other hits move up
-            errors += [
-                RecordError(f"{get_source_name(run)}:{line}", f"the corpus has no '{id}'")
-                for id, line in zip(hits.doc_ids, hits.lines, strict=True)
-                if id in absent
-            ]
-            hits.keep([at for at, id in enumerate(hits.doc_ids) if id not in absent])
-        yield (hits if hits.doc_ids else None), errors
+
+    def check_ids() -> Iterator[WithErrors[QueryHits]]:
+        for hits in iter_grouped_hits(run, tracker=tracker):
+            if hits.query_id not in queries:
+                place = f"{get_source_name(run)}:{hits.lines[0]}"
+                yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
+                continue
+            errors: list[RecordError] = []
+            while absent := set(corpus.find_missing(hits.to_ranked_ids(order)[:depth])):  # repeat: other hits move up
+                errors += [
+                    RecordError(f"{get_source_name(run)}:{line}", f"the corpus has no '{id}'")
+                    for id, line in zip(hits.doc_ids, hits.lines, strict=True)
+                    if id in absent
+                ]
+                hits.keep([at for at, id in enumerate(hits.doc_ids) if id not in absent])
+            yield (hits if hits.doc_ids else None), errors
+
+    return skip_unknown_ids(check_ids(), run, tracker)
 
 
 def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: InputTracker) -> Iterator[Item]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.data.checks import PASSAGES, WITHOUT_TEXT, iter_known_hits, skip_unknown_ids
+from drtk.data.checks import PASSAGES, WITHOUT_TEXT, iter_known_hits
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.rows import dump
 from drtk.data.trec import Order
@@ -137,8 +137,7 @@ def iter_reader_questions(
     Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
     warned = False
-    known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker, order=order)
-    for hits in skip_unknown_ids(known, run, tracker):
+    for hits in iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker, order=order):
         ids = hits.to_ranked_ids(order)[:depth]
         if not warned and hits.to_ranked_ids("rank")[:depth] != hits.to_ranked_ids("score")[:depth]:
             warned = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count
 
-from drtk.data.checks import count_texts, iter_known_hits, skip_unknown_ids
+from drtk.data.checks import count_texts, iter_known_hits
 from drtk.data.corpus_store import CorpusStore
 from drtk.query_expansion.candidates import CandidateFormatter
 from drtk.query_expansion.config import EXTRACTED_KINDS, ExpansionSettings
@@ -36,8 +36,7 @@ def iter_question_passages(
 
     Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
-    known = iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker)
-    for hits in skip_unknown_ids(known, run, tracker):
+    for hits in iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker):
         hit_passages = corpus.get_many(hits.to_ranked_ids()[:depth])
         passages = [Passage(passage.id, passage.text, passage.title) for passage in hit_passages]
         yield QuestionPassages(hits.query_id, queries[hits.query_id].text, passages)

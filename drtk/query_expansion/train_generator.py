@@ -14,7 +14,6 @@ from drtk.data.checks import (
     WITHOUT_TEXT,
     describe_missing_texts,
     iter_known_hits,
-    skip_unknown_ids,
     warn_if_texts_missing,
 )
 from drtk.data.corpus_store import CorpusStore
@@ -178,7 +177,7 @@ def _iter_targets(
     query_ids = {query.id for query in all_questions}
     runs = iter_known_hits(run, queries=query_ids, corpus=store, depth=settings.depth, tracker=tracker)
     num_invalid = 0
-    for hits in track(skip_unknown_ids(runs, run, tracker), "targets", total=len(all_questions), unit="questions"):
+    for hits in track(runs, "targets", total=len(all_questions), unit="questions"):
         if hits.query_id not in answers:
             continue
         contains = MATCHERS[settings.match](answers[hits.query_id])

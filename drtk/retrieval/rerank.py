@@ -69,9 +69,7 @@ def read_ranking_texts(
     title: title format, as in `format_passage`
     Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
-    for hits in skip_unknown_ids(
-        iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker), run, tracker
-    ):
+    for hits in iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker):
         ranking = hits.to_ranking()
         texts, num_without_text = _look_up_texts(corpus, [id for id, _ in ranking[:depth]], title)
         yield RankingTexts(hits.query_id, queries[hits.query_id], ranking, texts, num_without_text)
