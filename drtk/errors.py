@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def format_pip_command(*packages: str) -> str:
@@ -48,6 +50,15 @@ class MissingDependency(DrtkError):
 
     def __reduce__(self) -> tuple[type[MissingDependency], tuple[str, str, str]]:
         return MissingDependency, (self.package, self.purpose, self.command)
+
+
+@contextmanager
+def convert_import_error(package: str, purpose: str, *packages: str) -> Iterator[None]:
+    """Context manager that raises MissingDependency for an ImportError. packages: packages to install, by default `package`"""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDependency(package, purpose, format_pip_command(*(packages or [package]))) from error
 
 
 class OutputClosed(DrtkError):

@@ -35,19 +35,17 @@ def serve(
     drtk serve bm25 dense --queries dev.jsonl --qrels dev.tsv
     """
     from drtk.data.runs import parse_runs
-    from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
+    from drtk.errors import DrtkError, UsageError, convert_import_error
 
     folders = {run.name: run.source for run in parse_runs(indexes)}
     if len(folders) > MAX_SYSTEMS:
         raise UsageError(f"give at most {MAX_SYSTEMS} indexes; the page shows them side by side")
     if qrels is not None and queries is None:
         raise UsageError("--qrels requires --queries")
-    try:
+    with convert_import_error("fastapi", "drtk serve", "fastapi", "uvicorn"):
         import uvicorn
 
         from drtk.serving.app import create_app
-    except ImportError as error:
-        raise MissingDependency("fastapi", "drtk serve", format_pip_command("fastapi", "uvicorn")) from error
     from drtk.runtime.progress import log
     from drtk.serving.systems import Systems
 

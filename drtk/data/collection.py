@@ -18,7 +18,7 @@ from drtk.data.readers import iter_judgments, iter_valid, read_passages, read_qu
 from drtk.data.rows import dump
 from drtk.data.tables import HUB_PREFIX, get_version, list_configurations, list_hub_splits
 from drtk.data.writers import QRELS_BEIR
-from drtk.errors import DrtkError, MissingDependency, format_pip_command
+from drtk.errors import DrtkError, convert_import_error
 from drtk.records import Passage, Qrel, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import get_cache_folder
@@ -125,10 +125,8 @@ def iter_collection_files(source: str) -> Iterator[tuple[Part, str]]:
 def _copy_irds(source: str, part: Part) -> Path:
     """Copy corpus, queries or qrels (`part`) of ir_datasets to the cache, unless cached; return the file."""
     id = source.removeprefix(IRDS_PREFIX)
-    try:
+    with convert_import_error("ir_datasets", f"reading {source}"):
         library = import_module("ir_datasets")
-    except ImportError as error:
-        raise MissingDependency("ir_datasets", f"reading {source}", format_pip_command("ir_datasets")) from error
     try:
         dataset = library.load(id)
     except KeyError as error:

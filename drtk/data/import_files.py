@@ -11,7 +11,7 @@ from drtk.data.checks import WITHOUT_TEXT
 from drtk.data.config import ImportSettings
 from drtk.data.documents import PACKAGES, PARSERS, FieldMap, check_modules, iter_documents
 from drtk.data.rows import dump
-from drtk.errors import DrtkError, MissingDependency, RecordError, UsageError, format_pip_command
+from drtk.errors import DrtkError, RecordError, UsageError, convert_import_error
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.manifest import find_inputs
 from drtk.runtime.progress import log, warn
@@ -161,10 +161,8 @@ def _build_filter(patterns: Sequence[str], unused: set[str]) -> Callable[[str], 
     """Return a function that tests whether a path is excluded. It removes the patterns that match from `unused`."""
     if not patterns:
         return lambda name: False
-    try:
+    with convert_import_error("pathspec", "`exclude`", *PACKAGES):
         from pathspec import GitIgnoreSpec
-    except ImportError as error:
-        raise MissingDependency("pathspec", "`exclude`", format_pip_command(*PACKAGES)) from error
     spec = GitIgnoreSpec.from_lines(patterns)
 
     def is_excluded(name: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.data.rows import Row, build_example_row, build_passage_row, build_query_row
-from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
+from drtk.errors import DrtkError, UsageError, convert_import_error
 from drtk.runtime.atomic import commit, get_file_manifest_path, sync, sync_tree, write_json
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import InputTracker
@@ -137,25 +137,18 @@ def list_configurations(name: str) -> list[str]:
 
 def list_hub_splits(name: str, configuration: str) -> list[str]:
     """Return the names of the splits of a dataset, `NAME[@REVISION]`. Raises DrtkError if it cannot be loaded."""
-    _load_builder(name, configuration)
+    datasets = require_library("datasets", "reading a dataset of the hub")
     path, _, revision = name.partition("@")
-    return list(
-        require_library("datasets", "reading a dataset of the hub").get_dataset_split_names(
-            path, configuration, revision=revision or None
-        )
-    )
+    with _convert_errors(f"{HUB_PREFIX}{name}"):
+        return list(datasets.get_dataset_split_names(path, configuration, revision=revision or None))
 
 
 def get_version(name: str, configuration: str) -> str:
     """Return the version of a dataset: a digest of its revision, or of its files if it is local."""
-    return str(_load_builder(name, configuration).hash)
-
-
-def _load_builder(name: str, configuration: str) -> Any:
     datasets = require_library("datasets", "reading a dataset of the hub")
     path, _, revision = name.partition("@")
     with _convert_errors(f"{HUB_PREFIX}{name}"):
-        return datasets.load_dataset_builder(path, configuration, revision=revision or None)
+        return str(datasets.load_dataset_builder(path, configuration, revision=revision or None).hash)
 
 
 def _get_only_split(dataset: Any, name: str, *, separator: str) -> Any:
@@ -184,11 +177,9 @@ def _drop_nulls(value: Any) -> Any:
 
 def require_library(name: str, purpose: str) -> Any:
     """Import and return pyarrow (with its Parquet module) or datasets. Raises MissingDependency if it is not installed."""
-    try:
+    with convert_import_error(name, purpose, "datasets", "pyarrow"):
         import_module("pyarrow.parquet")
         return import_module(name)
-    except ImportError as error:
-        raise MissingDependency(name, purpose, format_pip_command("datasets", "pyarrow")) from error
 
 
 ReadRecords = Callable[[InputTracker], Iterator[Any]]
@@ -266,10 +257,10 @@ def _infer_schema(read_records: ReadRecords, kind: str, tracker: InputTracker) -
     pa = require_library("pyarrow", "writing Parquet")
     schema, count = pa.schema([]), 0
     for rows in _iter_row_groups(read_records(InputTracker(tracker.skip_bad, copies=tracker.copies)), kind):
+        names = dict.fromkeys(name for row in rows for name in row)
+        rows[0] = {name: rows[0].get(name) for name in names}  # from which `from_pylist` takes the columns
         try:
-            schema = pa.unify_schemas(
-                [schema, pa.Table.from_pylist(_add_all_fields(rows)).schema], promote_options="permissive"
-            )
+            schema = pa.unify_schemas([schema, pa.Table.from_pylist(rows).schema], promote_options="permissive")
         except (TypeError, ValueError) as error:
             raise DrtkError(
                 f"records {count + 1:,} to {count + len(rows):,}: a field has a different type than in earlier records ({error}); "
@@ -278,12 +269,6 @@ def _infer_schema(read_records: ReadRecords, kind: str, tracker: InputTracker) -
         count += len(rows)
     # A column without values has no type yet.
     return pa.schema([field.with_type(_replace_null_types(pa, field.type)) for field in schema])
-
-
-def _add_all_fields(rows: list[Row]) -> list[Row]:
-    """Add all fields to the first row, from which `from_pylist` takes the columns."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [{name: rows[0].get(name) for name in names}, *rows[1:]] if rows else rows
 
 
 def _replace_null_types(pa: Any, kind: Any) -> Any:

@@ -14,7 +14,7 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.data.readers import read_predictions, read_queries
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgments, iter_query_hits
-from drtk.errors import DrtkError, MismatchError, MissingDependency, RecordError, UsageError, format_pip_command
+from drtk.errors import DrtkError, MismatchError, RecordError, UsageError, convert_import_error
 from drtk.evaluation.config import EvalSettings, ScoringSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, Value, log_shallow_runs
 from drtk.evaluation.judged_runs import JudgedRankings, log_missing_queries, read_rankings
@@ -48,10 +48,8 @@ class _UnicodeTokenizer:
 
 def require_rouge() -> None:
     """Raise MissingDependency if rouge-score is not installed."""
-    try:
+    with convert_import_error("rouge-score", "ROUGE"):
         import rouge_score.rouge_scorer  # noqa: F401
-    except ImportError as error:
-        raise MissingDependency("rouge-score", "ROUGE", format_pip_command("rouge-score")) from error
 
 
 def compute_rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:

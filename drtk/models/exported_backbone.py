@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drtk.errors import DrtkError, MismatchError, MissingDependency, format_pip_command
+from drtk.errors import DrtkError, MismatchError, convert_import_error
 
 _HIDDEN_STATES = (
     "last_hidden_state",
@@ -39,11 +39,9 @@ class ExportedBackbone(nn.Module):
         self._run: Run | None = None
 
     def _load(self, device: torch.device) -> Run:
-        try:
-            return _load_onnx(self.path, device) if self.path.suffix == ".onnx" else _load_openvino(self.path)
-        except ImportError as error:
-            package = "onnxruntime" if self.path.suffix == ".onnx" else "openvino"
-            raise MissingDependency(package, f"{self.path}", format_pip_command(package)) from error
+        is_onnx = self.path.suffix == ".onnx"
+        with convert_import_error("onnxruntime" if is_onnx else "openvino", str(self.path)):
+            return _load_onnx(self.path, device) if is_onnx else _load_openvino(self.path)
 
     def forward(self, **inputs: Tensor) -> HiddenStates:
         """Return the hidden states. inputs: token ids, mask and segments, each (texts, tokens)"""

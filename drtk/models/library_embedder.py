@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from drtk.data.embeddings import digest_records
-from drtk.errors import MismatchError, MissingDependency, UsageError, format_pip_command
+from drtk.errors import MismatchError, UsageError, convert_import_error
 from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.generator_input import format_passage
@@ -96,11 +96,8 @@ class SentenceTransformersEmbedder:
             self._network = None
 
     def _load(self) -> Any:
-        try:
+        with convert_import_error("sentence-transformers", f"the encoder {self.model}"):
             from sentence_transformers import SentenceTransformer
-        except ImportError as error:
-            package = "sentence-transformers"
-            raise MissingDependency(package, f"the encoder {self.model}", format_pip_command(package)) from error
         for module in read_modules(self.folder):
             if not module["type"].startswith(OWN_MODULES) and not is_remote_code_trusted():
                 raise MismatchError(f"{self.folder}: requires remote code ({module['type']}); {TRUST_ADVICE}")

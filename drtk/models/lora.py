@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from drtk.errors import MismatchError, MissingDependency, format_pip_command
+from drtk.errors import MismatchError, convert_import_error
 from drtk.models.encoder import Encoder
 
 _KINDS = (nn.Linear, nn.Embedding)
@@ -17,10 +17,8 @@ _KINDS = (nn.Linear, nn.Embedding)
 
 def import_peft() -> Any:
     """Import peft. Raises MissingDependency if it is not installed."""
-    try:
+    with convert_import_error("peft", "`lora`"):
         import peft
-    except ImportError as error:
-        raise MissingDependency("peft", "`lora`", format_pip_command("peft")) from error
     return peft
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from drtk.errors import DrtkError, MissingDependency, format_pip_command
+from drtk.errors import DrtkError, convert_import_error
 from drtk.runtime.progress import log_detail
 from drtk.runtime.runners import BatchFunction, Report, RunnerSettings, iter_batch_results, make_picklable
 
@@ -148,11 +148,9 @@ def connect(address: str) -> Any:
     address: "" means $RAY_ADDRESS, or if it is not set, a new cluster
     Raises MissingDependency without ray, DrtkError if Ray cannot be reached or started.
     """
-    try:
+    with convert_import_error("ray", "`runner` ray", "ray[data]"):
         import ray
         import ray.data
-    except ImportError as error:
-        raise MissingDependency("ray", "`runner` ray", format_pip_command("ray[data]")) from error
     if not ray.is_initialized():
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # no messages of its C++ code

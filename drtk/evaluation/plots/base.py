@@ -13,7 +13,7 @@ import orjson
 from drtk.data.ids import parse_document_id
 from drtk.data.runs import NamedRun, parse_runs
 from drtk.data.trec import Judgments
-from drtk.errors import DrtkError, MissingDependency, UsageError, format_pip_command
+from drtk.errors import DrtkError, UsageError, convert_import_error
 from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.evaluate import RankingBuilder
 from drtk.evaluation.judged_runs import log_missing_queries, read_judgments, read_rankings
@@ -127,11 +127,9 @@ def render_figure(draw: Callable[[Any], None], size: tuple[float, float], format
     feature: name of the plot, part of the message of MissingDependency
     Raises MissingDependency without matplotlib, DrtkError if the size is too small for the content.
     """
-    try:
+    with convert_import_error("matplotlib", feature):
         import matplotlib
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency("matplotlib", feature, format_pip_command("matplotlib")) from error
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     target = io.BytesIO()
     # Text stays text in an SVG, and neither its ids nor its date change from one run to the next.
