@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -88,20 +87,11 @@ class JudgedDocuments(NamedTuple):
     tag: str
 
 
-@dataclass
-class UnjudgedCount:
-    """The number of queries of a run that have no judgments."""
+def iter_judged_documents(source: str, judgments: Judgments, tracker: InputTracker) -> Iterator[JudgedDocuments | None]:
+    """Yield the judged documents of each query of a run, in file order, or None for a query without judgments.
 
-    num_unjudged: int = 0
-
-
-def iter_judged_documents(
-    source: str, judgments: Judgments, tracker: InputTracker, counts: UnjudgedCount
-) -> Iterator[JudgedDocuments]:
-    """Yield the judged documents of each judged query of a run, in file order, with ranks as in `QueryHits.to_ranking`.
-
-    A document with the id of the query counts as judged, so that the caller can exclude it.
-    counts: counts the queries without judgments, which are not yielded
+    Ranks are those of `QueryHits.to_ranking`. A document with the id of the query counts as judged, so that the caller can
+    exclude it.
     Raises UnsupportedRunError if the run must be read line by line.
     """
     judged_filter = _JudgedFilter(judgments)
@@ -111,10 +101,8 @@ def iter_judged_documents(
             if group.query_id in seen:
                 raise UnsupportedRunError
             seen.add(group.query_id)
-            if group.query_id not in judgments:
-                counts.num_unjudged += 1
-                continue
-            yield group.find_judged_ranks(judgments[group.query_id])
+            judged = judgments.get(group.query_id)
+            yield None if judged is None else group.find_judged_ranks(judged)
 
 
 def _iter_blocks(source: str, tracker: InputTracker) -> Iterator[bytes]:

@@ -212,15 +212,18 @@ def _evaluate_in_blocks(
     run: NamedRun, evaluator: Evaluator, builder: RankingBuilder, tracker: InputTracker, retrieved_only: bool
 ) -> Evaluation:
     """Evaluate a run that is read in blocks. Raises UnsupportedRunError for a run that must be read line by line."""
-    from drtk.data.run_blocks import UnjudgedCount, UnsupportedRunError, iter_judged_documents
+    from drtk.data.run_blocks import UnsupportedRunError, iter_judged_documents
 
-    counts, ranks, tag, deepest = UnjudgedCount(), {}, "", 0
-    for documents in iter_judged_documents(run.source, evaluator.judgments, tracker, counts):
+    num_unjudged, ranks, tag, deepest = 0, {}, "", 0
+    for documents in iter_judged_documents(run.source, evaluator.judgments, tracker):
+        if documents is None:
+            num_unjudged += 1
+            continue
         ranks[documents.query_id] = _find_judged_ranks(documents, evaluator.judgments[documents.query_id], builder)
         tag, deepest = tag or documents.tag, max(deepest, documents.length)
     if not any(judged.ranks for judged in ranks.values()):
         raise UnsupportedRunError
-    _log_unjudged_queries(run.name, counts.num_unjudged)
+    _log_unjudged_queries(run.name, num_unjudged)
     log_missing_queries(run.name, len(ranks), len(evaluator.judgments), retrieved_only=retrieved_only)
     result = evaluator.evaluate_judged_ranks(run.name, ranks, retrieved_only=retrieved_only, tag=tag)
     result.deepest, result.is_complete = deepest, _is_complete(run.source, deepest)

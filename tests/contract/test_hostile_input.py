@@ -16,7 +16,7 @@ import zstandard
 
 from drtk.cli.search import search_and_print
 from drtk.data import run_blocks
-from drtk.data.run_blocks import UnjudgedCount, UnsupportedRunError, iter_judged_documents
+from drtk.data.run_blocks import UnsupportedRunError, iter_judged_documents
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 from drtk.text.word_pieces import WordPieceTokenizer
@@ -83,7 +83,7 @@ def test_the_block_reader_leaves_long_lines_to_the_line_reader(monkeypatch):
     Path("run").write_bytes(b"\n" * 3000)
     monkeypatch.setattr(run_blocks, "_LARGEST_QUERY", 1000)
     with pytest.raises(UnsupportedRunError):
-        list(iter_judged_documents("run", {"q": {"d": 1}}, InputTracker(), UnjudgedCount()))
+        list(iter_judged_documents("run", {"q": {"d": 1}}, InputTracker()))
 
 
 def test_a_decompression_bomb_ends_in_one_line_within_bounded_memory():

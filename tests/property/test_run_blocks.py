@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drtk.data import run_blocks
-from drtk.data.run_blocks import UnjudgedCount, UnsupportedRunError, iter_judged_documents
+from drtk.data.run_blocks import UnsupportedRunError, iter_judged_documents
 from drtk.data.runs import NamedRun
 from drtk.data.trec import load_hits
 from drtk.errors import DrtkError
@@ -52,8 +52,8 @@ def read_by_lines(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
 
 
 def read_by_blocks(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
-    places = iter_judged_documents(str(path), JUDGMENTS, InputTracker(), UnjudgedCount())
-    return {p.query_id: (list(zip(p.ranks, p.doc_ids, strict=True)), p.length) for p in places}
+    places = iter_judged_documents(str(path), JUDGMENTS, InputTracker())
+    return {p.query_id: (list(zip(p.ranks, p.doc_ids, strict=True)), p.length) for p in places if p is not None}
 
 
 COMMON = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
