@@ -54,6 +54,7 @@ from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import get_source_name
 
 Record = TypeVar("Record")
+Text = TypeVar("Text", Passage, Query)
 ParsedRecords = Iterator[tuple[int, Record | ValueError]]
 _DOCUMENT_SUFFIXES = (".md", ".txt", ".html", ".htm", ".pdf", ".docx", ".csv", ".json", ".eml", ".ipynb")
 MAX_CHECKED_IDS = 10_000_000  # ids in memory to find duplicates, about 70 bytes each
@@ -209,7 +210,7 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
         raise DrtkError(f"{source}: is a folder; expected a file; run `{advice}`")
     if _is_candidates_file(source, tracker):
         found = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "passages"), parse_passage)
-        yield from _iter_distinct(found, lambda passage: passage.text)
+        yield from _iter_distinct(found)
         return
     parse_lines = partial(parse_passage_lines, name=get_source_name(source))
     rows: ParsedRecords[Passage] = _iter_records_or_examples(
@@ -228,7 +229,7 @@ def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
     """
     if _is_candidates_file(source, tracker):
         queries = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "queries"), parse_query)
-        yield from _iter_distinct(queries, lambda query: query.text)
+        yield from _iter_distinct(queries)
         return
     rows: ParsedRecords[Query] = _iter_records_or_examples(
         source, tracker, parse_query_lines, parse_query, _iter_example_queries
@@ -326,7 +327,7 @@ def iter_json_rows(source: str, tracker: InputTracker) -> Iterator[ParsedRow]:
         return iter_table_rows(source, tracker)
     if layout == "array":
         return iter_array_rows(tracker.iter_blocks(source))
-    return _parse_jsonl(tracker.iter_lines(source))
+    return parse_jsonl(tracker.iter_lines(source))
 
 
 def _iter_triples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
@@ -407,7 +408,7 @@ def _parse_lines(
         if not line.isspace() and line:
             lines = chain([(number, line)], lines)
             if _is_json_line(line):
-                return _parse_jsonl(lines)
+                return parse_jsonl(lines)
             return parse_example_lines(lines) if parse_example_header(line) else parse_tsv(lines)
     return iter(())
 
@@ -425,7 +426,8 @@ def _is_json_line(line: bytes) -> bool:
     return True
 
 
-def _parse_jsonl(lines: Iterator[tuple[int, bytes]]) -> Iterator[ParsedRow]:
+def parse_jsonl(lines: Iterable[tuple[int, bytes]]) -> Iterator[ParsedRow]:
+    """Yield (line number, object) of each line that is not blank, or a ValueError for an invalid line."""
     loads = orjson.loads
     for number, line in lines:
         try:
@@ -489,14 +491,14 @@ def _is_candidates_file(source: str, tracker: InputTracker) -> bool:
     return _detect_layout(source, tracker) == "lines" and is_candidate_line(_peek_line(source, tracker))
 
 
-def _iter_distinct(records: ParsedRecords[Record], get_text: Callable[[Any], str]) -> ParsedRecords[Record]:
+def _iter_distinct(records: ParsedRecords[Text]) -> ParsedRecords[Text]:
     """Yield each record once. An id that is repeated with another text is an error."""
     seen: dict[int, tuple[int, int]] = {}
     for number, record in records:
         if isinstance(record, ValueError):
             yield number, record
         else:
-            yield from _drop_repeated(number, record, _get_id(record), get_text(record), seen)
+            yield from _drop_repeated(number, record, record.id, record.text, seen)
 
 
 def _iter_result_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice, pairwise
 from pathlib import Path
@@ -18,7 +17,7 @@ from drtk.data.examples import ParsedExample
 from drtk.data.findings import DuplicateFinder, Findings
 from drtk.data.ids import parse_document_id
 from drtk.data.readers import read_queries
-from drtk.data.rows import Row, is_example, parse_expansion, parse_prediction, parse_row
+from drtk.data.rows import is_example, parse_expansion, parse_prediction
 from drtk.data.sniff import MAX_LINES, is_surely_passage, sniff_row
 from drtk.data.tables import is_table
 from drtk.data.trec import Judgments, load_qrels
@@ -344,11 +343,10 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     if not is_table(source) and parse_example_header(tracker.peek(source).partition(b"\n")[0]) is not None:
         return "examples"
     if is_stream(source):
-        lines = filter(bytes.strip, sniff.split_whole_lines(tracker.peek(source)))
-        rows = [row for line in islice(lines, MAX_LINES) if (row := _try_parse_row(line)) is not None]
+        records = readers.parse_jsonl(enumerate(sniff.split_whole_lines(tracker.peek(source))))
     else:
-        records = islice(readers.iter_json_rows(source, InputTracker()), MAX_LINES)
-        rows = [row for _, row in records if isinstance(row, dict)]
+        records = readers.iter_json_rows(source, InputTracker())
+    rows = [row for _, row in islice(records, MAX_LINES) if isinstance(row, dict)]
     if not rows:
         return None
     if (kind := _KINDS.get(str(sniff_row(rows[0])))) is not None:
@@ -358,12 +356,6 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
         return "queries"
     may_be_passages = kinds <= {sniff.PASSAGES, sniff.EITHER}
     return "passages" if may_be_passages and any(map(is_surely_passage, rows)) else None
-
-
-def _try_parse_row(line: bytes) -> Row | None:
-    with suppress(ValueError):
-        return parse_row(line)
-    return None
 
 
 def _check_expansions(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
