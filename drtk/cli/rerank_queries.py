@@ -49,13 +49,14 @@ def rerank_queries__label(
     from drtk.query_expansion.candidates import iter_expansion_lines, load_queries
     from drtk.query_expansion.label import AnswerCheck, Labeler
     from drtk.retrieval.search import PassageSearcher
+    from drtk.runtime.manifest import describe_folder
     from drtk.runtime.progress import log
 
     settings.check()
     searching = SearchSettings(k1=settings.k1, b=settings.b, threads=settings.threads)
     texts = PassageSearcher(index, corpus=corpus, settings=searching)
     questions = load_queries(queries, job.tracker)
-    job.tracker.inputs += texts.inputs
+    job.tracker.inputs.append(describe_folder(index))
     job.lookups = (texts.corpus,)
     job.batch_size = settings.batch_size
     job.no_input_warning = "the input has no candidates, so nothing is labeled"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -57,13 +57,8 @@ def compute_spearman(cosines: Sequence[float] | np.ndarray, ratings: Sequence[fl
     return _compute_correlation(cosines, ratings, "spearmanr")
 
 
-def compute_pearson(cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray) -> float:
-    """Return Pearson's correlation of n cosines and n ratings. Raises the errors of `compute_spearman`."""
-    return _compute_correlation(cosines, ratings, "pearsonr")
-
-
 def _compute_correlation(
-    cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray, kind: str
+    cosines: Sequence[float] | np.ndarray, ratings: Sequence[float] | np.ndarray, kind: Literal["pearsonr", "spearmanr"]
 ) -> float:
     from scipy import stats
 
@@ -230,7 +225,7 @@ def _evaluate_sts(task: Task, vectors: SentenceVectors, settings: SentenceSettin
     value = compute_spearman(all_cosines, ratings)
     details: Details = {
         "spearman": value,
-        "pearson": compute_pearson(all_cosines, ratings),
+        "pearson": _compute_correlation(all_cosines, ratings, "pearsonr"),
         "pairs": len(ratings),
         "unrated": sum(subset.unrated for subset in task.rated.values()),
     }

@@ -18,7 +18,7 @@ from drtk.evaluation.measures import parse_measures
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import FUSIONS, fuse
-from drtk.retrieval.search import IndexGroup, RankingOptions, search
+from drtk.retrieval.search import IndexGroup, RankingOptions, iter_rankings
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log, track
@@ -190,7 +190,7 @@ def tune_bm25(
 
     def rank_queries(point: tuple[float, float]) -> dict[str, Ranking]:
         collection = IndexGroup(folders, replace(settings, k1=point[0], b=point[1]))
-        rankings = dict(zip(ids, search(collection, ids, texts, options), strict=True))
+        rankings = dict(zip(ids, iter_rankings(collection, ids, texts, options), strict=True))
         for query_id, ranking in rankings.items():
             judged.add(query_id, [id for id, _ in ranking])
         return rankings

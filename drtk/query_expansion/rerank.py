@@ -22,6 +22,7 @@ from drtk.query_expansion.candidates import ExpansionList, describe_missing_labe
 from drtk.query_expansion.config import SelectionSettings
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, load_input_format
 from drtk.records import Expansion, Passage, Query
+from drtk.retrieval.search import PassageSearcher
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.integrity import read_json
@@ -33,7 +34,6 @@ from drtk.text.words import split_words
 
 if TYPE_CHECKING:
     from drtk.models.cross_encoder import TokenizedPairs
-    from drtk.retrieval.search import PassageSearcher
 
 GREEDY = "greedy"  # "decode" of a candidate that was decoded greedily
 LUCENE_CLAUSES = 1024  # Lucene's default limit of distinct terms of a query
@@ -140,8 +140,6 @@ class QuerySelector(BatchFunction):
         self.prepare_ahead = index is None  # an index must be searched by the thread that opened it
         self._searcher: PassageSearcher | None = None
         if index is not None:
-            from drtk.retrieval.search import PassageSearcher
-
             self._searcher = PassageSearcher(
                 index, corpus=corpus, settings=SearchSettings(k1=settings.k1, b=settings.b)
             )

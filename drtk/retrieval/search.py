@@ -62,11 +62,6 @@ class RankingOptions:
 Batch = Sequence[str] | Sequence[dict[str, int]] | np.ndarray  # query texts, impacts, or vectors (queries, dimension)
 
 
-def search(indexes: IndexGroup, query_ids: Sequence[str], batch: Batch, options: RankingOptions) -> list[Ranking]:
-    """Return up to `options.k` hits for each query. For the arguments and errors see `iter_rankings`."""
-    return list(iter_rankings(indexes, query_ids, batch, options))
-
-
 def iter_rankings(
     indexes: IndexGroup, query_ids: Sequence[str], batch: Batch, options: RankingOptions
 ) -> Iterator[Ranking]:
@@ -540,11 +535,6 @@ class PassageSearcher:
             problem = f"corpus {self.corpus} does not exist" if self.corpus else "does not record the corpus"
             raise MismatchError(f"{index}: {problem}; give `corpus`")
         self._store = CorpusStore.open(self.corpus)
-
-    @property
-    def inputs(self) -> list[dict[str, Any]]:
-        """The manifest entry of the index folder, in a list of inputs."""
-        return [describe_folder(self._index)]
 
     def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
         """Return the top `k` passages for each text; equal texts are searched once."""

@@ -13,7 +13,7 @@ import pytest
 from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.config import SearchSettings
-from drtk.retrieval.search import IndexGroup, RankingOptions, search
+from drtk.retrieval.search import IndexGroup, RankingOptions, iter_rankings
 from drtk.runtime.runners import BatchFunction, RunnerSettings
 from drtk.runtime.worker_groups import _split_evenly, open_worker_group
 from tests.embedding_folders import rewrite_manifest, write_embeddings
@@ -56,7 +56,7 @@ def test_workers_rank_as_one_process(shards, capfd):
         for k in (5, 12, 50):  # all scores are tied; a shard has 7 passages
             assert group.search(texts, k) == local.search(texts, k), k
         options = RankingOptions(5, parse_document_id)  # searches deeper
-        assert search(group, WORDS, texts, options) == search(local, WORDS, texts, options)
+        assert [*iter_rankings(group, WORDS, texts, options)] == [*iter_rankings(local, WORDS, texts, options)]
     assert multiprocessing.active_children() == []
 
 
