@@ -56,39 +56,12 @@ _MODEL_FILE = re.compile(
 _OUTPUT_RECORD = re.compile(r"[^/]\.(meta|part)\.json$")  # manifest or journal of an output in the folder
 _warned: set[Path] = set()
 # Settings whose values are no paths, even if a file of that name exists.
-_NON_PATH_SETTINGS = frozenset(
-    [
-        "contrastive",
-        "dev_measure",
-        "device",
-        "exclude",
-        "field",
-        "format",
-        "heading",
-        "kind",
-        "language",
-        "loss",
-        "measure",
-        "measures",
-        "method",
-        "passage_prompt",
-        "policy",
-        "pooling",
-        "prefix",
-        "prompt",
-        "query_prompt",
-        "role",
-        "select",
-        "separator",
-        "source_name",
-        "split",
-        "tag",
-        "task",
-        "tasks",
-        "title",
-        "to",
-    ]
-)
+_NON_PATH_SETTINGS = {
+    *("contrastive", "dev_measure", "device", "exclude", "field", "format", "heading", "kind"),
+    *("language", "loss", "measure", "measures", "method", "passage_prompt", "policy", "pooling"),
+    *("prefix", "prompt", "query_prompt", "role", "select", "separator", "source_name", "split"),
+    *("tag", "task", "tasks", "title", "to"),
+}
 _RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
 
 
