@@ -7,6 +7,7 @@ from typing import Annotated
 from drtk.cli.decorators import filter_command
 from drtk.cli.options import Output, make_argument, make_option, with_settings
 from drtk.data.config import VECTOR_FILE_SUFFIXES, ConversionSettings
+from drtk.errors import UsageError
 from drtk.models.config import ImportedVectorSettings
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
@@ -52,8 +53,6 @@ def convert(
     drtk convert collection.tsv --as passages -o corpus.jsonl
     drtk convert vectors.npy --as embeddings --ids ids.txt --model MODEL -o vectors
     """
-    from drtk.errors import UsageError
-
     if settings.kind == "embeddings" and masked_lm is None:
         _convert_vectors(sources or ["-"], settings, vector_settings, job)
         return
@@ -76,7 +75,6 @@ def _convert_vectors(
 ) -> None:
     from drtk.config import check_effects
     from drtk.data.vector_files import export_vectors, import_vectors
-    from drtk.errors import UsageError
 
     check_effects(settings)
     if len(sources) > 1 or sources == ["-"] or job.side_files or settings.to is not None:
@@ -94,7 +92,6 @@ def _convert_vectors(
 
 
 def _export_masked_lm(sources: list[str] | None, model: str, settings: ConversionSettings, job: FolderJob) -> None:
-    from drtk.errors import UsageError
     from drtk.models.checkpoint import load_trained_masked_lm, save_pretrained_model
     from drtk.models.model_folder import resolve_model_folder
     from drtk.runtime.manifest import find_inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -177,8 +178,6 @@ def pretrain(
 
 def _build_probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) -> Any:
     """Return a function that evaluates an encoder on --dev or --dev-sts; None if neither is given."""
-    from pathlib import Path
-
     from drtk.evaluation.dev_evaluation import RankingProbe, RatingProbe
     from drtk.models.checkpoint import embed_texts
 

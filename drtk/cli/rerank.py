@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from drtk.cli.decorators import filter_command
 from drtk.cli.options import Corpus, Device, Output, Queries, SkipCorpusCheck, make_argument, make_option, with_settings
@@ -15,9 +16,6 @@ from drtk.retrieval.config import RerankSettings
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.runners import RunnerSettings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEFAULT_DEPTH = 200  # documents scored (docs/methods/re-ranker.md)
 BATCH_SIZE = 16  # queries that are scored and saved together; each has hundreds of documents
@@ -143,8 +141,6 @@ def _rerank_lists(
     runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
-    from pathlib import Path
-
     from drtk.data.embeddings import PairVectors
     from drtk.models.list_reranker import read_list_reranker_config
     from drtk.retrieval.rerank import RunListReranker, check_same_scorer, read_ranking_rows

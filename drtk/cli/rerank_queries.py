@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -185,12 +185,12 @@ def rerank_queries__train(
         "tied": examples.num_tied,
         **facts,
     }
-    about = {INPUT_ENTRY: input_format.to_dict(), "depth": examples.depth}
+    about: dict[str, Any] = {INPUT_ENTRY: input_format.to_dict(), "depth": examples.depth}
     if "" in dev_sets or not dev_sets:
         job.finish(**about, best=best)
         return
     for name in dev_sets:
-        job.finish_subfolder(folder / name, "model", **about, best=best and best[name])
+        job.finish_subfolder(folder / name, **about, best=best and best[name])
     job.finish(kind=RERANKERS_BY_KIND, kinds=list(dev_sets), best=best)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 from drtk.cli.decorators import filter_command
 from drtk.cli.options import Device, Output, Seed, make_argument, make_option, with_settings
 from drtk.config import METHOD, list_changed_fields
+from drtk.errors import UsageError
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.expansion.term_weights import TERM_WEIGHTS
 from drtk.runtime.filter_job import FilterJob
@@ -105,8 +107,6 @@ def termweight(
     drtk termweight corpus.jsonl --method bprop --model bert-base-uncased -o weighted.jsonl
     drtk termweight corpus.jsonl --method idf --tokenizer bert-base-uncased -o weighted.jsonl
     """
-    from drtk.errors import UsageError
-
     TERM_WEIGHTS.check_name(method)
     if collect and merge:
         raise UsageError("--collect and --merge cannot be combined; give one")
@@ -167,8 +167,6 @@ def _train_model(
     device: str,
     job: FolderJob,
 ) -> None:
-    from pathlib import Path
-
     from drtk.models.model_folder import resolve_model_folder
     from drtk.training.preflight import check_training_inputs
 

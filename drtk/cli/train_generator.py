@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from drtk.cli.decorators import TRAINING_MAY_DIFFER, folder_command
@@ -13,8 +14,6 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import GeneratorConfig
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from drtk.query_expansion.train_generator import QuestionPairs
     from drtk.training.generator import StartModel
     from drtk.training.text_pairs import TextPairs
@@ -109,7 +108,7 @@ def _train_folds(
     job: FolderJob,
 ) -> None:
     from drtk.query_expansion.train_generator import check_folds, train_folds
-    from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, complete_manifest, create_manifest, write_manifest
+    from drtk.runtime.manifest import FOLDER_MANIFEST
     from drtk.training.distributed import get_rank, wait_for_all
     from drtk.training.folds import KIND, assign_folds, get_fold_folder, write_question_record
 
@@ -120,7 +119,6 @@ def _train_folds(
     folder = job.begin()
     _write_questions(pairs, folds, folder, resuming)
     done = [fold for fold in numbers if resuming and (get_fold_folder(folder, fold) / FOLDER_MANIFEST).exists()]
-    clock = Clock()
 
     def finish(target: Path, start: StartModel, statistics: Mapping[str, Any]) -> None:
         if get_rank() == 0:
@@ -128,12 +126,9 @@ def _train_folds(
             write_question_record(
                 target, (query for query in pairs.all_questions if folds[query.id] != statistics["fold"])
             )
-            manifest = create_manifest("model", job.settings, program=job.command) | _describe_model(start, settings)
             counts = {name: value for name, value in statistics.items() if name not in ("best", "fold")}
-            manifest |= {"best": statistics.get("best"), "fold": statistics["fold"]}
-            write_manifest(
-                target, complete_manifest(manifest, inputs=job.tracker.inputs, counts=counts, seconds=clock.seconds)
-            )
+            entries = _describe_model(start, settings) | {"best": statistics.get("best"), "fold": statistics["fold"]}
+            job.finish_subfolder(target, counts=counts, **entries)
         wait_for_all()
 
     train_folds(

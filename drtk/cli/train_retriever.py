@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,8 +25,6 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RetrieverConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from drtk.models.checkpoint import TextEncoder
     from drtk.training.examples import TrainingData
     from drtk.training.retriever import AuxiliaryTask

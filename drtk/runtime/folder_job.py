@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -359,14 +360,15 @@ class FolderJob:
     def __del__(self) -> None:
         self.release()
 
-    def finish_subfolder(self, folder: Path, kind: str, **entries: Any) -> None:
-        """Write the meta.json of a subfolder, such as a model, with the settings and inputs of this job.
+    def finish_subfolder(self, folder: Path, *, counts: Mapping[str, Any] | None = None, **entries: Any) -> None:
+        """Write the meta.json of a model in a subfolder, with the settings and inputs of this job.
 
+        counts: counts of the model; by default those of the job
         entries: additional manifest entries
         """
         if self._is_leader:
-            manifest = create_manifest(kind, self.settings, program=self.command) | entries
-            inputs, counts = self.tracker.inputs, self.counts
+            manifest = create_manifest("model", self.settings, program=self.command) | entries
+            inputs, counts = self.tracker.inputs, self.counts if counts is None else counts
             manifest = complete_manifest(manifest, inputs=inputs, counts=counts, seconds=self._clock.seconds)
             write_manifest(folder, manifest)
 
