@@ -16,8 +16,7 @@ from drtk.errors import DrtkError, UsageError, convert_import_error
 from drtk.runtime.atomic import commit, get_file_manifest_path, sync, sync_tree, write_json
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import FOLDER_MANIFEST, Clock, Manifest, complete_manifest, create_manifest, find_inputs
-from drtk.runtime.progress import log
+from drtk.runtime.manifest import FOLDER_MANIFEST, find_inputs
 from drtk.runtime.streams import STANDARD, digest_file, is_stream
 
 HUB_PREFIX = "hf:"
@@ -198,17 +197,17 @@ def write_parquet(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
     Raises UsageError for stdout and for `resume`, DrtkError if records differ in the type of a field.
     """
     _check_output(job)
-    clock, part = Clock(), Path(job.output + ".part")
+    part = Path(job.output + ".part")
     try:
         count = _write_rows(read_records(job.tracker), kind, _infer_schema(read_records, kind, job.tracker), part)
         sync(part)
-        commit(part, Path(job.output), _build_manifest(job, count, clock))
+        commit(part, Path(job.output), job.build_manifest(count))
     except OSError as error:
         raise DrtkError(f"{job.output}: {error.strerror or error}") from error
     finally:
         get_file_manifest_path(part).unlink(missing_ok=True)
         part.unlink(missing_ok=True)
-    _log_summary(job, kind, count, clock)
+    job.log_count(count, kind)
 
 
 def write_dataset(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
@@ -216,7 +215,7 @@ def write_dataset(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
     _check_output(job)
     datasets = require_library("datasets", "writing a dataset")
     datasets.disable_progress_bars()
-    clock, part = Clock(), Path(job.output + ".part")
+    part = Path(job.output + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
         schema = _infer_schema(read_records, kind, job.tracker)
@@ -227,7 +226,7 @@ def write_dataset(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
         dataset = datasets.Dataset.from_parquet(str(rows), features=features, cache_dir=str(part / "cache"))
         dataset.save_to_disk(str(part / "data"), max_shard_size="1GB")
         del dataset
-        write_json(part / "data" / FOLDER_MANIFEST, _build_manifest(job, count, clock))
+        write_json(part / "data" / FOLDER_MANIFEST, job.build_manifest(count))
         sync_tree(part / "data")
         os.replace(part / "data", job.output)
         sync(Path(job.output).parent)
@@ -235,7 +234,7 @@ def write_dataset(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
         raise DrtkError(f"{job.output}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    _log_summary(job, kind, count, clock)
+    job.log_count(count, kind)
 
 
 def _check_output(job: FilterJob) -> None:
@@ -290,13 +289,3 @@ def _write_rows(records: Iterable[Any], kind: str, schema: Any, path: Path) -> i
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
             count += len(rows)
     return count
-
-
-def _build_manifest(job: FilterJob, count: int, clock: Clock) -> Manifest:
-    counts = {"in": count, "out": count} | ({"skipped": job.tracker.bad} if job.tracker.bad else {})
-    manifest = create_manifest(job.kind, job.settings, program=job.command)
-    return complete_manifest(manifest, inputs=job.tracker.inputs, counts=counts, seconds=clock.seconds)
-
-
-def _log_summary(job: FilterJob, kind: str, count: int, clock: Clock) -> None:
-    log(f"{job.command}: {count:,} {kind}, {clock.seconds:,.1f} s -> {job.output}")

@@ -19,15 +19,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.atomic import commit, set_default_permissions, sync
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.manifest import (
-    Clock,
-    complete_manifest,
-    create_manifest,
-    describe_folder,
-    find_inputs,
-    read_manifest,
-    read_manifest_if_any,
-)
+from drtk.runtime.manifest import describe_folder, find_inputs, read_manifest, read_manifest_if_any
 from drtk.runtime.progress import log
 from drtk.runtime.streams import open_input, read_lines
 
@@ -226,7 +218,7 @@ def export_vectors(folder: str, job: FilterJob) -> None:
         raise UsageError("writing vectors cannot be resumed; remove `resume`")
     if not Path(folder).is_dir():
         raise UsageError(f"{folder}: is not an embeddings folder; give a folder from `drtk encode`")
-    output, clock = Path(job.output), Clock()
+    output = Path(job.output)
     manifest = read_manifest(folder, kind=KIND)
     if manifest.get("role") == PAIR_ROLE:
         raise MismatchError(f"{folder}: contains vectors of pairs; give vectors of texts")
@@ -244,19 +236,14 @@ def export_vectors(folder: str, job: FilterJob) -> None:
             ids_part.write_text(ids_text, encoding="utf-8")
             sync(ids_part)
             os.replace(ids_part, ids_file)
-        new_manifest = create_manifest(KIND, job.settings, program=job.command)
-        counts = {"in": count, "out": count}
-        commit(
-            part,
-            output,
-            complete_manifest(new_manifest, inputs=[describe_folder(folder)], counts=counts, seconds=clock.seconds),
-        )
+        job.kind, job.tracker.inputs = KIND, [describe_folder(folder)]
+        commit(part, output, job.build_manifest(count))
     except OSError as error:
         raise DrtkError(f"{output}: {error.strerror or error}") from error
     finally:
         part.unlink(missing_ok=True)
         ids_part.unlink(missing_ok=True)
-    log(f"{job.command}: {count:,} vectors, {clock.seconds:,.1f} s -> {job.output}")
+    job.log_count(count, "vectors")
 
 
 def _iter_finite_vectors(shards: list[Shard]) -> Iterator[np.ndarray]:

@@ -330,6 +330,16 @@ class FilterJob:
                 output.manifest = self._build_manifest()
         self._log_summary()
 
+    def build_manifest(self, count: int) -> Manifest:
+        """Return the manifest of `count` records that were written in another way than by `run`, such as a table."""
+        self._manifest = create_manifest(self.kind, self.settings, program=self.command)
+        self._finished.records = self._finished.lines = count
+        return self._build_manifest()
+
+    def log_count(self, count: int, unit: str) -> None:
+        """Log the number of records that were written in another way than by `run`."""
+        log(f"{self.command}: {count:,} {unit}, {self._clock.seconds:,.1f} s -> {self.output}")
+
     def _count_records(self, unit: str) -> int | None:
         """Return the approximate number of records of this run; None if it is unknown or expensive to count."""
         source, sample = self.settings.get("source"), self.settings.get("sample")
