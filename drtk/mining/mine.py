@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drtk.config import to_dict
 from drtk.data.checks import (
@@ -27,6 +27,14 @@ from drtk.mining import MINING
 from drtk.mining.audit import Audit, check_output_path
 from drtk.mining.candidates import CE, Candidate, CandidatePool, Hits, MiningQuery, Rejection
 from drtk.mining.config import ENCODER_OPTIONS, INDEX_OPTIONS, SCORE_LIMITS, MineSettings, MiningInputs
+from drtk.mining.content_filters import (
+    AnswerFilter,
+    CosineFilter,
+    CrossEncoderFilter,
+    OverlapFilter,
+    PassageCache,
+    VectorsById,
+)
 from drtk.mining.filters import ANSWER_CHECKS, ContentFilter, ScoreFilter, build_score_filters
 from drtk.mining.policies import Policy, sample_random_ids
 from drtk.mining.sources import IndexSearch, MiningSources, QueryStream, parse_sources, read_judgments
@@ -35,9 +43,6 @@ from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import STANDARD, is_stream
-
-if TYPE_CHECKING:
-    from drtk.mining.content_filters import PassageCache
 
 BATCH_SIZE = 100  # queries; each may have thousands of hits in every run
 RANDOM = "random"  # source name of random passages
@@ -466,17 +471,6 @@ def _add_content_filters(
     policy, filters, measuring_filters = miner.policy, miner.content_filters, list[ContentFilter]()
     by_ce = policy.ce_margin is not None or settings.ce_max is not None
     reads_texts = policy.answers or settings.scorer or settings.max_overlap is not None or has_report
-    if not (reads_texts or by_ce or inputs.vectors is not None):
-        return
-    from drtk.mining.content_filters import (
-        AnswerFilter,
-        CosineFilter,
-        CrossEncoderFilter,
-        OverlapFilter,
-        PassageCache,
-        VectorsById,
-    )
-
     if inputs.corpus is not None and reads_texts:
         miner.passages = PassageCache(inputs.corpus)
         if inputs.queries is not None and (policy.answers or has_report):

@@ -8,19 +8,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from drtk.data.readers import read_queries
 from drtk.mining.audit import SUSPICIONS, AuditRow
 from drtk.records import Query
+from drtk.retrieval.snippets import PassageSnippets
+from drtk.runtime import pages
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD, Output, is_stream
 from drtk.runtime.tables import Cell, format_table
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 RANKS = (1, 11, 21, 51, 101, 201, 1001)  # first rank of each bin
 SAMPLE_SIZE = 4000  # values from which quantiles and histograms are computed
@@ -273,7 +273,6 @@ def format_page(summary: AuditSummary, corpus: str | None = None, queries: str |
 
     corpus, queries: files with texts; show only ids if None or a stream
     """
-    from drtk.runtime import pages
 
     def iter_parts() -> Iterator[Markup]:
         for title, header, rows in build_sections(summary):
@@ -307,11 +306,6 @@ def format_page(summary: AuditSummary, corpus: str | None = None, queries: str |
 
 def _iter_query_details(rows: Sequence[AuditRow], corpus: str | None, queries: str | None) -> Iterator[Markup]:
     """Yield an HTML section per query, with its positives, hardest negatives, and some rejected candidates."""
-    from markupsafe import Markup
-
-    from drtk.retrieval.snippets import PassageSnippets
-    from drtk.runtime import pages
-
     query_ids = {row["query_id"] for row in rows}
     texts: dict[str, Query] = {}
     if queries is not None and not is_stream(queries):
