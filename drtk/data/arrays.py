@@ -29,8 +29,7 @@ def read_array(path: Path, *, dimensions: int = 1, mmap: Literal["r", "c"] | Non
 def scale_to_unit_length(vectors: np.ndarray) -> np.ndarray:
     """L2-normalize each row of (rows, dimension) float32; zero vectors are unchanged."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: np.ndarray = vectors / np.where(norms > 0, norms, 1)
-    return scaled
+    return vectors / np.where(norms > 0, norms, 1)
 
 
 class RaggedWriter:

@@ -111,8 +111,7 @@ def _iter_tensor(source: str, ids_name: str) -> Iterator[Block]:
 def _read_tensor(source: str) -> np.ndarray:
     """Return the array of a .npy file, memory-mapped, or the only tensor of a safetensors file."""
     if source.endswith(".npy"):
-        array: np.ndarray = np.lib.format.open_memmap(source, mode="r")
-        return array
+        return np.lib.format.open_memmap(source, mode="r")
     from safetensors import safe_open
 
     with safe_open(source, "pt") as file:  # numpy has no bfloat16
@@ -121,8 +120,7 @@ def _read_tensor(source: str) -> np.ndarray:
             raise MismatchError(f"{source}: has {len(names):,} tensors; expected one with the vectors")
         tensor = file.get_tensor(names[0])
     is_half = str(tensor.dtype) == "torch.float16"
-    vectors: np.ndarray = (tensor if is_half or not tensor.is_floating_point() else tensor.float()).numpy()
-    return vectors
+    return (tensor if is_half or not tensor.is_floating_point() else tensor.float()).numpy()
 
 
 def _iter_parquet(files: list[Path], source: str) -> Iterator[Block]:

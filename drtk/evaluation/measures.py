@@ -90,8 +90,7 @@ class Measure:
         if self.engine == "ir_measures":
             match = _CUTOFF.search(self.key)
             return None if match is None else int(match[1])
-        cutoff: int | None = self.params.get("cutoff")
-        return cutoff
+        return self.params.get("cutoff")
 
 
 def parse_measures(text: str, *, rel: int = 1, answers: bool = False) -> list[Measure]:

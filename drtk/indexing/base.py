@@ -171,8 +171,7 @@ class RankedIds:
         if self._row_of_rank is None:
             self._row_of_rank = np.empty(len(self), dtype=np.uint32)
             self._row_of_rank[self.ranks] = np.arange(len(self), dtype=np.uint32)
-        rows: np.ndarray = self._row_of_rank[ranks].astype(np.int64)
-        return rows
+        return self._row_of_rank[ranks].astype(np.int64)
 
     def make_ranking(self, rows: np.ndarray, scores: np.ndarray, k: int | None = None) -> Ranking:
         """Return the top `k` of `rows` (hits,) by float32 `scores` (hits,), then by descending id; all if `k` is None.

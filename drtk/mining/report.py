@@ -78,8 +78,7 @@ class Distribution:
 
     def compute_quantiles(self, *probabilities: float) -> list[float]:
         """Return the quantiles of the sample at these probabilities (0.5: median)."""
-        quantiles: list[float] = np.quantile([value for _, value in self._sample], probabilities).tolist()
-        return quantiles
+        return np.quantile([value for _, value in self._sample], probabilities).tolist()
 
     def compute_histogram(self, bins: int) -> tuple[list[float], list[float]]:
         """Return (share of the values in each bin, edges of the bins) for at most `bins` bins of equal width.

@@ -45,8 +45,7 @@ class BackboneAdapter:
     def layers(self) -> nn.ModuleList:
         """The encoder's layers, first to last."""
         path = {"distilbert": "transformer.layer", "modernbert": "layers"}.get(self.family, "encoder.layer")
-        layers: nn.ModuleList = self.backbone.get_submodule(path)
-        return layers
+        return self.backbone.get_submodule(path)
 
     @property
     def depth(self) -> int:

@@ -65,8 +65,7 @@ class BiEncoder(nn.Module):
         inputs = {"input_ids": ids, "attention_mask": mask} | ({} if types is None else {"token_type_ids": types})
 
         def run(rows: Mapping[str, Tensor]) -> Tensor:
-            vectors: Tensor = encoder(**rows, prompt_length=self.prompt_lengths[0 if is_query else 1])
-            return vectors
+            return encoder(**rows, prompt_length=self.prompt_lengths[0 if is_query else 1])
 
         if self.group_overhead is None or is_packed(encoder.backbone):
             return run(inputs)

@@ -44,8 +44,7 @@ def choose_dtype(name: str, device: torch.device, *, half: str = "float16", mode
     """
     if name == "auto":
         name = "float32" if device.type == "cpu" else "bfloat16" if model_type in _FLOAT16_OVERFLOWS else half
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
+    return getattr(torch, name)
 
 
 def move_model(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:

@@ -33,8 +33,7 @@ class _BackboneModule(nn.Module):
         self.backbone, self._names = backbone, names
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        hidden: Tensor = self.backbone(**dict(zip(self._names, inputs, strict=True))).last_hidden_state
-        return hidden
+        return self.backbone(**dict(zip(self._names, inputs, strict=True))).last_hidden_state
 
 
 def export_backbone(model: TextEncoder, folder: Path, *, format: str, quantize: str) -> str:

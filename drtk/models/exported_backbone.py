@@ -66,8 +66,7 @@ def _load_onnx(path: Path, device: torch.device) -> Run:
     output = _choose_output([item.name for item in session.get_outputs()], path)
 
     def run(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        hidden: np.ndarray = session.run([output], _select_inputs(inputs, names))[0]
-        return hidden
+        return session.run([output], _select_inputs(inputs, names))[0]
 
     return run
 
@@ -81,8 +80,7 @@ def _load_openvino(path: Path) -> Run:
     output = _choose_output([name for item in model.outputs for name in item.get_names()], path)
 
     def run(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        hidden: np.ndarray = model(_select_inputs(inputs, names))[output]
-        return hidden
+        return model(_select_inputs(inputs, names))[output]
 
     return run
 

@@ -506,5 +506,4 @@ class TextGenerator:
             yield from source.pop_finished(wait=True)
 
     def _detokenize(self, texts: list[list[int]]) -> list[str]:
-        decoded: list[str] = self._model.tokenizer.batch_decode(texts, skip_special_tokens=True)
-        return decoded
+        return self._model.tokenizer.batch_decode(texts, skip_special_tokens=True)

@@ -93,8 +93,7 @@ def _learn_pieces(texts: Iterable[str], normalizer: Any, splitter: Any, settings
         pieces.normalizer, pieces.pre_tokenizer = normalizer, splitter
         spool.seek(0)
         pieces.train_from_iterator(spool, trainer)
-    ids: dict[str, int] = pieces.get_vocab()
-    return ids
+    return pieces.get_vocab()
 
 
 def init_encoder(tokenizer: Any, settings: InitModelSettings, *, seed: int) -> TextEncoder:

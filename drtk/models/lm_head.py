@@ -95,13 +95,11 @@ class LMHead(nn.Module):
         if self.own_weight is not None:
             return self.own_weight
         encoder: Any = self._encoder[0]
-        weight: Tensor = encoder.get_input_embeddings().weight
-        return weight
+        return encoder.get_input_embeddings().weight
 
     def compute_features(self, hidden: Tensor) -> Tensor:
         """Return the input of the output layer, (…, E), for hidden states (…, H)."""
-        features: Tensor = self.norm(self._activation(self.dense(hidden)))
-        return features
+        return self.norm(self._activation(self.dense(hidden)))
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits over the vocabulary, (…, V), for hidden states (…, H)."""

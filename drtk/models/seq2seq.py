@@ -192,8 +192,7 @@ class DecodingState:
             positions = self._past.cumsum(dim=-1)[:, -tokens.shape[1] :] - 1
             options |= {"attention_mask": self._past, "position_ids": positions.clamp(min=0), "logits_to_keep": 1}
             output = network(input_ids=tokens, **options)
-        logits: Tensor = output.logits[:, -1]
-        return logits
+        return output.logits[:, -1]
 
     def attend_to_inputs(self, module: Any, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor | None:
         """Return the output of cross-attention to the inputs, (rows, 1, heads, head size); None for self-attention.

@@ -45,8 +45,7 @@ class ImpactHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the impacts, (…, 1), at least 0. hidden: (…, hidden size)"""
-        impacts: Tensor = self.outer(self.dropout(self.inner(hidden).relu())).relu()
-        return impacts
+        return self.outer(self.dropout(self.inner(hidden).relu())).relu()
 
 
 class TermWeighter(nn.Module):

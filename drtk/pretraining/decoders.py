@@ -217,14 +217,12 @@ class TwoStreamDecoder(nn.Module):
                 attention.q_lin(query), attention.k_lin(content), attention.v_lin(content), visible, attention.dropout.p
             )
             mixed = layer.sa_layer_norm(attention.out_lin(context) + query)
-            states: Tensor = layer.output_layer_norm(layer.ffn(mixed) + mixed)
-            return states
+            return layer.output_layer_norm(layer.ffn(mixed) + mixed)
         attention = layer.attention.self
         context = self._attend(
             attention.query(query), attention.key(content), attention.value(content), visible, attention.dropout.p
         )
-        output: Tensor = layer.feed_forward_chunk(layer.attention.output(context, query))
-        return output
+        return layer.feed_forward_chunk(layer.attention.output(context, query))
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor, dropout: float) -> Tensor:
         """Return multi-head attention, (B, L, H). query, key, value: (B, L, H)    visible: (B, L, L) bool"""
@@ -304,8 +302,7 @@ class CausalDecoder(nn.Module):
         visible = self.build_visible_mask(inputs.attention)
         for block in self.blocks:
             hidden = block(hidden, visible)
-        output: Tensor = self.norm(hidden)
-        return output
+        return self.norm(hidden)
 
     def build_visible_mask(self, attention: Tensor) -> Tensor:
         """Return the attention mask, (B, 1, L, L) bool, True if the row attends to the column. attention: (B, L), 0 at padding"""
@@ -338,5 +335,4 @@ class _GPT2Block(nn.Module):
         context = F.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=dropout)
         hidden = hidden + self.dropout(self.out(context.transpose(1, 2).reshape(batch, length, width)))
         inner = F.gelu(self.up(self.second_norm(hidden)), approximate="tanh")
-        output: Tensor = hidden + self.dropout(self.down(inner))
-        return output
+        return hidden + self.dropout(self.down(inner))

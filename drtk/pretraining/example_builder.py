@@ -140,8 +140,7 @@ class ExampleBuilder:
     def rows(self) -> np.ndarray:
         """Indices of the passages, or of the documents with at least two passages, that become examples."""
         is_document = self._composition.example == "document"
-        rows: np.ndarray = self._corpus.multi_passage_documents if is_document else np.arange(len(self._corpus))
-        return rows
+        return self._corpus.multi_passage_documents if is_document else np.arange(len(self._corpus))
 
     def get_id(self, row: int) -> str:
         """Return the id of a passage, or the id of the first passage of a document."""

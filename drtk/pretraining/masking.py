@@ -132,8 +132,7 @@ def mask_extension(inputs: MaskInput) -> np.ndarray:
     Returns (tokens,) bool. Both together mask about `inputs.rate` of the tokens.
     """
     added_rate = compute_added_rate(inputs.rate, inputs.other_rate)
-    masked: np.ndarray = inputs.other | mask_whole_words(inputs._replace(rate=added_rate))
-    return masked
+    return inputs.other | mask_whole_words(inputs._replace(rate=added_rate))
 
 
 @needs_weights

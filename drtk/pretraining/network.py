@@ -69,8 +69,7 @@ class Projector(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Return the projected vectors, (N, H). vectors: (N, H)"""
-        projected: Tensor = self.layers(vectors)
-        return projected
+        return self.layers(vectors)
 
 
 class PretrainingNetwork(nn.Module):

@@ -175,8 +175,7 @@ def _parse_objective(table: Any, number: int, decoders: dict[str, DecoderSpec]) 
         name = f"decoder {number}"  # a name that no preset can use
         decoders[name] = _parse_decoder(given["decoder"])
         given["decoder"] = name
-    objective: Objective = _build_dataclass(kind, given, {"use": use})
-    return objective
+    return _build_dataclass(kind, given, {"use": use})
 
 
 def _pop_use(table: dict[str, Any], example: str) -> str:

@@ -369,8 +369,7 @@ class RecordEncoder(BatchFunction):
         self._embedder: Any = embedder.load()
 
     def prepare(self, records: list[Any]) -> TokenizedTexts | list[str]:
-        tokens: TokenizedTexts | list[str] = self._embedder.tokenize(records)
-        return tokens
+        return self._embedder.tokenize(records)
 
     def __call__(self, tokens: TokenizedTexts | list[str]) -> tuple[np.ndarray | list[dict[str, int]], int]:
         embedder = self._embedder

@@ -431,10 +431,7 @@ class QueryEncoder:
     def __call__(self, texts: Sequence[str]) -> np.ndarray | list[dict[str, int]]:
         """Return the vectors of texts, (texts, dimension) float32, or the impacts of each text by term."""
         embedder = self._embedder
-        vectors: np.ndarray | list[dict[str, int]] = (
-            embedder.compute_impacts(embedder.tokenize(texts)) if embedder.is_sparse else embedder(texts)
-        )
-        return vectors
+        return embedder.compute_impacts(embedder.tokenize(texts)) if embedder.is_sparse else embedder(texts)
 
 
 def make_query_encoder(indexes: IndexGroup, settings: SearchSettings, model: str | None) -> QueryEncoder | None:

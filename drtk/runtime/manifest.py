@@ -267,8 +267,7 @@ def are_input_entries(items: list[Any]) -> bool:
 
 def to_json_values(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Convert settings to JSON values, which can be compared with the settings in a manifest."""
-    values: dict[str, Any] = orjson.loads(orjson.dumps(dict(settings), option=orjson.OPT_SERIALIZE_NUMPY))
-    return values
+    return orjson.loads(orjson.dumps(dict(settings), option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def is_unchanged(entry: Mapping[str, Any]) -> bool:

@@ -31,8 +31,7 @@ def sample_uniform_of_ids(ids: Iterable[bytes | memoryview], *key: str | int) ->
         state = start.copy()
         state.update(id)
         digests += state.digest()
-    uniform: np.ndarray = (np.frombuffer(digests, ">u8") >> np.uint64(11)) / (1 << 53)
-    return uniform
+    return (np.frombuffer(digests, ">u8") >> np.uint64(11)) / (1 << 53)
 
 
 def sample_integer(low: int, high: int, *key: str | int) -> int:

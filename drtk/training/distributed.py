@@ -92,8 +92,7 @@ def gather_rows(rows: Tensor) -> Tensor:
     """
     if not has_process_group():
         return rows
-    gathered: Tensor = _Gather.apply(rows)
-    return gathered
+    return _Gather.apply(rows)
 
 
 def all_reduce_sum(value: Tensor) -> Tensor:

@@ -114,8 +114,7 @@ def compute_logits(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         decoder_input_ids=bare.prepare_decoder_input_ids_from_labels(labels=inputs["labels"]),
         use_cache=False,
     )
-    logits: Tensor = output.logits
-    return logits
+    return output.logits
 
 
 @dataclass

@@ -104,8 +104,7 @@ def score_without_dropout(model: nn.Module, inputs: Mapping[str, Tensor]) -> Ten
     training = bare.training
     bare.eval()
     try:
-        logits: Tensor = bare(**inputs)
-        return logits
+        return bare(**inputs)
     finally:
         bare.train(training)
 

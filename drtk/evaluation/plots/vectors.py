@@ -177,8 +177,7 @@ def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
 
 def _compute_pairwise_cosines(vectors: np.ndarray) -> np.ndarray:
     """Return the cosines of all pairs of different rows. vectors: (n, d), normalized"""
-    cosines: np.ndarray = (vectors @ vectors.T)[np.triu_indices(len(vectors), k=1)]
-    return cosines
+    return (vectors @ vectors.T)[np.triu_indices(len(vectors), k=1)]
 
 
 def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.ndarray]:

@@ -117,8 +117,7 @@ class WeightingPlan(NamedTuple):
         """Kind of collection statistics that the run requires, if any."""
         if self.method == "bprop" and self.settings.emit == "attention":
             return None
-        kind: StatisticsKind | None = TERM_WEIGHTS.load(self.method).needs
-        return kind
+        return TERM_WEIGHTS.load(self.method).needs
 
 
 class SplitBatch(NamedTuple):

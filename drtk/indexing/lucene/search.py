@@ -209,8 +209,7 @@ class StoredField:
 
     def get_values(self, rows: Iterable[int]) -> list[Any]:
         """Return the field values of the documents with the numbers `rows`; None for a document without the field."""
-        values: list[Any] = run_interruptibly(partial(self._read, make_java_list(rows)))
-        return values
+        return run_interruptibly(partial(self._read, make_java_list(rows)))
 
 
 class LuceneSearcher:
