@@ -91,7 +91,6 @@ def train_retriever(
         from drtk.evaluation.dev_evaluation import RankingProbe
         from drtk.models.checkpoint import embed_for_dot_product
         from drtk.runtime.progress import round_significant
-        from drtk.text.rng import sample_uniform
         from drtk.training.best_checkpoint import Metrics
         from drtk.training.folds import digest_question
         from drtk.training.text_pairs import warn_of_overlap
@@ -102,7 +101,7 @@ def train_retriever(
             tracker=job.tracker,
             max_queries=settings.dev_queries,
             max_passages=settings.dev_pool,
-            sample_key=partial(sample_uniform, seed, "dev"),
+            seed=seed,
         )
         warn_of_overlap(
             [digest_question(query.text) for query in probe.queries],

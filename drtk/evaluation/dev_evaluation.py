@@ -43,7 +43,7 @@ class RankingProbe:
 
     max_queries: maximum number of judged queries; None: all
     max_passages: maximum number of passages, but all relevant ones are included; None: all
-    sample_key: function that selects the sample; None: use all queries and passages
+    seed: seed of the samples
     Raises MismatchError if queries.jsonl has no judged query, DrtkError for missing files.
     """
 
@@ -57,12 +57,13 @@ class RankingProbe:
         tracker: InputTracker,
         max_queries: int | None = None,
         max_passages: int | None = None,
-        sample_key: SampleKey | None = None,
+        seed: int = 0,
     ) -> None:
         judgments = load_qrels(str(find_qrels(folder, split)), tracker=tracker)
         corpus = require_file(folder, "corpus.jsonl")
         judged = [q for q in read_queries(require_file(folder, "queries.jsonl"), tracker=tracker) if q.id in judgments]
-        if max_queries is not None and sample_key is not None:
+        sample_key = partial(sample_uniform, seed, "dev")
+        if max_queries is not None:
             sample = set(nsmallest(max_queries, ((sample_key(query.id), query.id) for query in judged)))
             judged = [query for query in judged if (sample_key(query.id), query.id) in sample]
         if not judged:
@@ -72,7 +73,7 @@ class RankingProbe:
         passages = read_passages(corpus, tracker=tracker)
         self._passages = (
             list(passages)
-            if max_passages is None or sample_key is None
+            if max_passages is None
             else sample_passages(passages, relevant, count=max_passages, sample_key=sample_key)
         )
         self._judgments = {query.id: judgments[query.id] for query in judged}
@@ -134,14 +135,7 @@ def compare_encoders(
     """
     from drtk.models.checkpoint import embed_for_dot_product
 
-    probe = RankingProbe(
-        folder,
-        split=split,
-        tracker=tracker,
-        max_queries=queries,
-        max_passages=pool,
-        sample_key=partial(sample_uniform, 0, "dev"),
-    )
+    probe = RankingProbe(folder, split=split, tracker=tracker, max_queries=queries, max_passages=pool)
     metrics_by_encoder = {}
     for name, encoder in encoders.items():
         start = time.perf_counter()

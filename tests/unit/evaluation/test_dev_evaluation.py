@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError
+from drtk.evaluation import dev_evaluation
 from drtk.evaluation.dev_evaluation import RankingProbe, RatingProbe, RerankingProbe, sample_passages
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
@@ -53,12 +54,11 @@ def test_in_batch_accuracy(tmp_path: Path) -> None:
     assert other_probe.compute_metrics(encode, batch_size=1)["accuracy"] == 1.0
 
 
-def test_pool_has_relevant_passages_and_a_sample_of_others(tmp_path: Path) -> None:
+def test_pool_has_relevant_passages_and_a_sample_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_collection(tmp_path / "c")
     hashes = {"q1": 0.9, "q2": 0.1, "aa": 0.5, "b": 0.9, "ab": 0.1, "c": 0.2}
-    probe = RankingProbe(
-        folder, split="dev", tracker=InputTracker(), max_queries=1, max_passages=2, sample_key=hashes.__getitem__
-    )
+    monkeypatch.setattr(dev_evaluation, "sample_uniform", lambda *key: hashes[key[-1]])
+    probe = RankingProbe(folder, split="dev", tracker=InputTracker(), max_queries=1, max_passages=2)
     assert [query.id for query in probe.queries] == ["q2"]
     # the relevant passage and the one with the smallest hash, in file order
     assert [passage.id for passage in probe._passages] == ["b", "ab"]
