@@ -35,8 +35,7 @@ def convert(
     masked_lm: Annotated[
         str | None,
         make_option(
-            "--masked-lm MODEL",
-            "Export this encoder with its LM head as a masked language model, to folder -o.",
+            "--masked-lm MODEL", "Export this encoder with its LM head as a masked language model, to folder -o."
         ),
     ] = None,
     *,

@@ -49,8 +49,7 @@ def _declare_common(
     ] = False,
     shard: Annotated[str, make_option("--shard I/N", "Process only shard I of N, such as 1/4.", panel=CONTROL)] = "1/1",
     gpus: Annotated[
-        int,
-        make_option("--gpus N", "GPUs to train on, with a torchrun process each.", panel=HARDWARE, min=1),
+        int, make_option("--gpus N", "GPUs to train on, with a torchrun process each.", panel=HARDWARE, min=1)
     ] = 1,
     quiet: Annotated[bool, make_option("--quiet -q", "Print warnings and errors only.", panel=CONTROL)] = False,
     verbose: Annotated[

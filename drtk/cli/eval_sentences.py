@@ -23,8 +23,7 @@ def eval_sentences(
     *,
     data: Annotated[str, make_option("--data DIR", "Folder of tasks, with DIR/STS12/*.tsv, DIR/STS-B/test.tsv …")],
     pairs_out: Annotated[
-        str | None,
-        make_option("--pairs-out FILE", "File for the cosine similarity of each sentence pair, as JSONL."),
+        str | None, make_option("--pairs-out FILE", "File for the cosine similarity of each sentence pair, as JSONL.")
     ] = None,
     device: Device = "auto",
     settings: SentenceSettings,

@@ -241,11 +241,7 @@ def show(
     ] = False,
     top_words: Annotated[
         int,
-        make_option(
-            "--top-words N",
-            "Top-weighted words to list per passage (with --term-weights or --html).",
-            min=0,
-        ),
+        make_option("--top-words N", "Top-weighted words to list per passage (with --term-weights or --html).", min=0),
     ] = NUM_TOP_WORDS,
     tokenizer: Annotated[
         str | None,

@@ -61,10 +61,7 @@ def termweight(
     ] = None,
     collection: Annotated[
         list[str] | None,
-        make_option(
-            "--collection FILE",
-            "Collection statistics from --collect; repeatable, several files are summed.",
-        ),
+        make_option("--collection FILE", "Collection statistics from --collect; repeatable, several files are summed."),
     ] = None,
     collect: Annotated[
         bool, make_option("--collect", "Write collection statistics instead of term weights.", panel=METHOD)

@@ -182,11 +182,7 @@ def train_generator(
     ] = None,
     dev: Annotated[
         str | None,
-        make_option(
-            "--dev FILE",
-            "Data in the format of INPUT, to select the best checkpoint.",
-            panel=EVALUATION,
-        ),
+        make_option("--dev FILE", "Data in the format of INPUT, to select the best checkpoint.", panel=EVALUATION),
     ] = None,
     run: Annotated[
         str | None, make_option("--run FILE", "TREC run of the questions (gar-sentence, gar-title).")

@@ -34,13 +34,7 @@ class JudgedHitCounter:
     to_document: maps a passage id to its document id, if documents are judged
     """
 
-    def __init__(
-        self,
-        run: str,
-        judgments: Judgments,
-        *,
-        to_document: Callable[[str], str] | None = None,
-    ) -> None:
+    def __init__(self, run: str, judgments: Judgments, *, to_document: Callable[[str], str] | None = None) -> None:
         self._run, self._judgments, self._to_document = run, judgments, to_document
         self._example: tuple[str, str, str] | None = None
         self._judges_documents = False

@@ -192,10 +192,7 @@ def convert_html(html: bytes | str) -> tuple[str, str]:
     if len(titles) == 1:
         name = titles[0].get_text()
     converter = Converter(
-        heading_style="ATX",
-        strip=["a", "img", "title"],
-        escape_asterisks=False,
-        escape_underscores=False,
+        heading_style="ATX", strip=["a", "img", "title"], escape_asterisks=False, escape_underscores=False
     )
     return converter.convert_soup(content).strip(), _SPACE.sub(" ", name).strip()
 

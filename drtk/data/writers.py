@@ -198,8 +198,7 @@ DPR_QA = Format(_format_dpr_qa)
 NQ_OPEN = Format(_format_nq_open)
 TEVATRON_QUERY = Format(_format_tevatron_query)
 QRELS_BEIR: Format[Qrel] = Format(
-    lambda qrel, _: f"{qrel.query_id}\t{qrel.doc_id}\t{qrel.grade}\n".encode(),
-    header=b"query-id\tcorpus-id\tscore\n",
+    lambda qrel, _: f"{qrel.query_id}\t{qrel.doc_id}\t{qrel.grade}\n".encode(), header=b"query-id\tcorpus-id\tscore\n"
 )
 QRELS_TREC: Format[Qrel] = Format(lambda qrel, _: f"{qrel.query_id} 0 {qrel.doc_id} {qrel.grade}\n".encode())
 RUN_TREC: Format[Hit] = Format(

@@ -79,11 +79,7 @@ class RankingBuilder:
 
 
 def log_shallow_runs(
-    results: Iterable[Evaluation],
-    measures: Sequence[Measure],
-    *,
-    judged_by: str = "judgments",
-    size: int | None = None,
+    results: Iterable[Evaluation], measures: Sequence[Measure], *, judged_by: str = "judgments", size: int | None = None
 ) -> None:
     """Log the runs whose longest ranking is shorter than a measure's cut-off, one line per length.
 

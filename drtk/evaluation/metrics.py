@@ -168,11 +168,7 @@ def precision_at_recall(grades: Grades, judged_grades: Sequence[int], *, rel: in
 
 
 def eleven_point_average(
-    grades: Grades,
-    judged_grades: Sequence[int],
-    *,
-    rel: int = 1,
-    levels: Sequence[float] = RECALL_LEVELS,
+    grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, levels: Sequence[float] = RECALL_LEVELS
 ) -> float:
     """Return interpolated precision averaged over recall levels."""
     return sum(precision_at_recall(grades, judged_grades, rel=rel, recall=level) for level in levels) / len(levels)

@@ -67,12 +67,7 @@ class Overlap:
 
 
 def compute_overlap(
-    names: tuple[str, str],
-    fused: str,
-    rankings: Mapping[str, Rankings],
-    judgments: Judgments,
-    *,
-    rel: int = 1,
+    names: tuple[str, str], fused: str, rankings: Mapping[str, Rankings], judgments: Judgments, *, rel: int = 1
 ) -> Overlap:
     """Compute the overlap of two runs and their fusion.
 

@@ -7,10 +7,7 @@ from drtk.registry import Registry
 INDEXES = Registry(
     "index type",
     {
-        "bm25": (
-            "drtk.indexing.lucene.index:LuceneIndex",
-            "BM25 by Lucene",
-        ),
+        "bm25": ("drtk.indexing.lucene.index:LuceneIndex", "BM25 by Lucene"),
         "bm25s": ("drtk.indexing.bm25s:Bm25sIndex", "BM25 by the bm25s library, without Java"),
         "impact": (
             "drtk.indexing.lucene.index:ImpactIndex",

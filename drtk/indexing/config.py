@@ -41,10 +41,7 @@ class DenseIndexSettings:
         200, "Candidate neighbors per node during construction (hnsw).", at_least=1, no_effect=_require_types("hnsw")
     )
     nlist: int = option(
-        0,
-        "Clusters (ivf); 0: 4 sqrt(vectors), at most 1 per 39 vectors.",
-        at_least=0,
-        no_effect=_require_types("ivf"),
+        0, "Clusters (ivf); 0: 4 sqrt(vectors), at most 1 per 39 vectors.", at_least=0, no_effect=_require_types("ivf")
     )
     train_sample: int = setting(
         200_000,

@@ -65,10 +65,7 @@ class ImportedVectorSettings(VectorSettings):
     """Encoder of vectors that another program computed (`convert --as embeddings`, `index --ids`)."""
 
     model: str | None = option(
-        None,
-        "Encoder that computed the vectors; recorded for search and serve.",
-        metavar="MODEL",
-        panel=INPUT,
+        None, "Encoder that computed the vectors; recorded for search and serve.", metavar="MODEL", panel=INPUT
     )
 
 

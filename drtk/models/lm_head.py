@@ -144,10 +144,7 @@ def _init_masked_lm(backbone: nn.Module) -> Any:
     with silence_transformers(), torch.random.fork_rng(devices=[]):
         config = deepcopy(backbone.config)  # from_config would set its attention implementation
         return AutoModelForMaskedLM.from_config(
-            config,
-            dtype=torch.float32,
-            attn_implementation="eager",
-            trust_remote_code=is_remote_code_trusted(),
+            config, dtype=torch.float32, attn_implementation="eager", trust_remote_code=is_remote_code_trusted()
         )
 
 

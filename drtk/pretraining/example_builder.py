@@ -109,13 +109,7 @@ class ExampleBuilder:
     """
 
     def __init__(
-        self,
-        composition: Composition,
-        corpus: Any,
-        special: SpecialTokens,
-        *,
-        max_length: int,
-        seed: int,
+        self, composition: Composition, corpus: Any, special: SpecialTokens, *, max_length: int, seed: int
     ) -> None:
         self._composition, self._corpus, self._special = composition, corpus, special
         self._max_length, self._seed, self._rng = max_length, seed, create_generator()

@@ -236,10 +236,7 @@ def _compute_pair_loss(
         queries: (queries, hidden)    keys: (keys, hidden)    targets: (queries,), index of the positive key of each query
         excluded: (queries, keys) bool, True at keys that are neither positive nor negative    valid: (queries,) bool
         """
-        groups = [
-            (keys, excluded),
-            *((vectors[name], ~present[name][None, :]) for name in objective.extra_negatives),
-        ]
+        groups = [(keys, excluded), *((vectors[name], ~present[name][None, :]) for name in objective.extra_negatives)]
         options: dict[str, Any] = {"similarity": objective.similarity, "temperature": objective.temperature}
         scores = [
             compute_similarities(queries, group, **options).masked_fill(mask, -torch.inf) for group, mask in groups

@@ -32,13 +32,7 @@ from drtk.pretraining.network import (
 from drtk.runtime.progress import log, round_significant, warn
 from drtk.training.arguments import Schedule, build_training_arguments
 from drtk.training.best_checkpoint import ModelSelection, TrainingEvaluator, save_weights
-from drtk.training.distributed import (
-    all_reduce_sum,
-    gather_rows,
-    get_rank,
-    get_world_size,
-    share_batch_norm,
-)
+from drtk.training.distributed import all_reduce_sum, gather_rows, get_rank, get_world_size, share_batch_norm
 from drtk.training.fit import MICRO_FILE, DrtkTrainer, NonFiniteLossError, enable_gradient_checkpointing, fit
 from drtk.training.sampling import derive_step_seed
 

@@ -143,16 +143,10 @@ class QueryRerankerConfig(TrainingConfig):
     """
 
     batch_size: int = option(
-        4,
-        "Candidate lists (of a question and kind) per optimizer step, over all devices.",
-        at_least=1,
-        panel=TRAINING,
+        4, "Candidate lists (of a question and kind) per optimizer step, over all devices.", at_least=1, panel=TRAINING
     )
     epochs: float | None = option(  # type: ignore[assignment]
-        None,
-        "Passes over the candidate lists. [default: 2 for variant ri, 3 for rd]",
-        at_least=0,
-        panel=TRAINING,
+        None, "Passes over the candidate lists. [default: 2 for variant ri, 3 for rd]", at_least=0, panel=TRAINING
     )
     warmup: float = setting(
         10_000.0, "Warm-up steps; a value below 1 is a fraction of all steps (linear schedule only).", at_least=0
@@ -219,8 +213,7 @@ class SelectionSettings(_BM25Settings, CrossEncoderSettings):
     """Settings of drtk rerank-queries apply (docs/methods/ear.md)."""
 
     select: Literal["scorer", "oracle", "concat", "greedy", "first"] = option(
-        "scorer",
-        "Candidates: best by model (scorer) or label (oracle), all (concat), greedily decoded, or the first.",
+        "scorer", "Candidates: best by model (scorer) or label (oracle), all (concat), greedily decoded, or the first."
     )
     max_candidates: int | None = setting(
         None, "Maximum number of distinct candidates per question and kind to use. [default: all]", at_least=1

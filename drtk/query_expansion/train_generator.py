@@ -9,13 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from drtk.data.checks import (
-    PASSAGES,
-    WITHOUT_TEXT,
-    describe_missing_texts,
-    iter_known_hits,
-    warn_if_texts_missing,
-)
+from drtk.data.checks import PASSAGES, WITHOUT_TEXT, describe_missing_texts, iter_known_hits, warn_if_texts_missing
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.readers import read_queries
 from drtk.errors import DrtkError

@@ -221,10 +221,7 @@ class Embedder:
 
     @torch.inference_mode()
     def _encode_batches(
-        self,
-        tokens: TokenizedTexts,
-        store: Callable[[Tensor, Tensor], None],
-        report: Callable[[int], None] | None,
+        self, tokens: TokenizedTexts, store: Callable[[Tensor, Tensor], None], report: Callable[[int], None] | None
     ) -> None:
         """Encode tokenized texts, and `store` the vectors of each batch with their row numbers."""
         encoder = self.load()._encoder
@@ -240,12 +237,7 @@ class Embedder:
 
 
 def make_embedder(
-    model: str,
-    *,
-    role: Role,
-    settings: EncodeSettings,
-    device: str = "auto",
-    load_weights: bool = True,
+    model: str, *, role: Role, settings: EncodeSettings, device: str = "auto", load_weights: bool = True
 ) -> Embedder | EndpointEmbedder | SentenceTransformersEmbedder:
     """Return the embedder of a model folder or hub name, or of the URL of an endpoint."""
     if is_endpoint(model):

@@ -35,10 +35,7 @@ class ChunkSettings:
         False, "Count the model's special tokens in the maximum length.", no_effect=_NO_TOKENIZER
     )
     overlap: int = option(
-        0,
-        "Overlap of consecutive passages in sentences (--policy words: words).",
-        at_least=0,
-        no_effect=_NO_OVERLAP,
+        0, "Overlap of consecutive passages in sentences (--policy words: words).", at_least=0, no_effect=_NO_OVERLAP
     )
     short_prob: float = setting(
         0.0,
@@ -82,9 +79,7 @@ class SampleSettings:
         metavar="NAME",
     )
     limit: int | None = option(
-        None,
-        "Maximum number of pairs; smaller samples are subsets of larger ones. [default: all]",
-        at_least=2,
+        None, "Maximum number of pairs; smaller samples are subsets of larger ones. [default: all]", at_least=2
     )
     test_percent: int = option(20, "Percentage of queries in the test split.", at_least=1, at_most=99)
     min_words: int = option(20, "Minimum document length in words.", at_least=1)

@@ -159,10 +159,7 @@ class RetrieverConfig(TrainingConfig):
         False, "Mask all labeled positives of a query among its negatives.", no_effect=_NO_CONTRAST
     )
     matryoshka: tuple[int, ...] = setting(
-        (),
-        "Matryoshka: also train vectors truncated to N dimensions; repeatable.",
-        at_least=1,
-        no_effect=_NOT_DENSE,
+        (), "Matryoshka: also train vectors truncated to N dimensions; repeatable.", at_least=1, no_effect=_NOT_DENSE
     )
     lora: int | None = setting(
         None, "Rank of LoRA adapters, which are trained instead of the model and merged at the end.", at_least=1
@@ -383,11 +380,7 @@ class GeneratorConfig(TrainingConfig):
     )
     target_length: int = option(64, "Maximum target length in tokens.", at_least=2, panel=TRAINING)
     dev_share: float | None = option(
-        None,
-        "Fraction of the pairs to evaluate on, 0 to 1, instead of --dev.",
-        at_least=0,
-        at_most=1,
-        panel=EVALUATION,
+        None, "Fraction of the pairs to evaluate on, 0 to 1, instead of --dev.", at_least=0, at_most=1, panel=EVALUATION
     )
     dev_limit: int = setting(1000, "Maximum number of evaluation pairs, sampled at random.", at_least=1)
     dev_measure: Literal["rouge1", "rouge2", "rougeL", "loss"] | None = setting(

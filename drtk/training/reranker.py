@@ -20,14 +20,7 @@ from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_le
 from drtk.training.arguments import CHECKPOINTS, Schedule, build_training_arguments, plan_schedule
 from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.config import RerankerConfig
-from drtk.training.dataset import (
-    JudgedPair,
-    JudgedPairs,
-    SampledExample,
-    SampledExamples,
-    count_pairs,
-    pad_tokens,
-)
+from drtk.training.dataset import JudgedPair, JudgedPairs, SampledExample, SampledExamples, count_pairs, pad_tokens
 from drtk.training.distributed import gather_items, get_rank, get_world_size
 from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.fit import Objective, enable_gradient_checkpointing, fit
