@@ -8,7 +8,7 @@ lines of TREC runs, and of judgments as text, are passed to the tracker instead.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from glob import escape, glob
@@ -270,12 +270,14 @@ def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[P
 
 def read_example_passages(source: str, *, tracker: InputTracker) -> Iterator[Passage]:
     """Yield each passage of a file of training examples once. Examples with ids but without texts are invalid."""
-    return iter_valid(_iter_example_passages(_iter_parsed_examples(source, tracker)), source, tracker)
+    passages = _iter_distinct(_iter_example_passages(_iter_parsed_examples(source, tracker)))
+    return iter_valid(passages, source, tracker)
 
 
 def read_example_queries(source: str, *, tracker: InputTracker) -> Iterator[Query]:
     """Yield each query of a file of training examples once. Examples without the text of the query are invalid."""
-    return iter_valid(_iter_example_queries(_iter_parsed_examples(source, tracker)), source, tracker)
+    queries = _iter_distinct(_iter_example_queries(_iter_parsed_examples(source, tracker)))
+    return iter_valid(queries, source, tracker)
 
 
 def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
@@ -368,9 +370,9 @@ def _iter_records_or_examples(
     source: str,
     tracker: InputTracker,
     parse_tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]],
-    parse: Callable[[Row], Record],
-    extract: Callable[[ParsedRecords[ParsedExample]], ParsedRecords[Record]],
-) -> ParsedRecords[Record]:
+    parse: Callable[[Row], Text],
+    extract: Callable[[ParsedRecords[ParsedExample]], ParsedRecords[Text]],
+) -> ParsedRecords[Text]:
     if _detect_layout(source, tracker) == "lines":
         rows = _parse_lines(tracker.iter_lines(source), parse_tsv)
     else:
@@ -380,7 +382,10 @@ def _iter_records_or_examples(
         buffered.append((number, row))
         if not isinstance(row, ValueError):
             rows = chain(buffered, rows)
-            yield from (extract(parse_rows(rows, parse_example_row)) if is_example(row) else parse_rows(rows, parse))
+            if is_example(row):
+                yield from _iter_distinct(extract(parse_rows(rows, parse_example_row)))
+            else:
+                yield from parse_rows(rows, parse)
             return
         if len(buffered) > 100:
             break
@@ -446,45 +451,25 @@ def parse_jsonl(lines: Iterable[tuple[int, bytes]]) -> Iterator[ParsedRow]:
 
 
 def _iter_example_passages(examples: ParsedRecords[ParsedExample]) -> ParsedRecords[Passage]:
-    seen: dict[int, tuple[int, int]] = {}  # hash of id -> hash of text, line: about 200 bytes a passage
     for number, parsed in examples:
         if isinstance(parsed, ValueError):
             yield number, parsed
-            continue
-        if not parsed.passages and (parsed.example.positives or parsed.example.negatives):
-            yield (
-                number,
-                ValueError("the training data has ids without texts; expected a corpus, or examples with texts"),
-            )
-        for passage in parsed.passages:
-            yield from _drop_repeated(number, passage, passage.id, (passage.title, passage.text), seen)
+        elif not parsed.passages and (parsed.example.positives or parsed.example.negatives):
+            problem = "the training data has ids without texts; expected a corpus, or examples with texts"
+            yield number, ValueError(problem)
+        else:
+            yield from ((number, passage) for passage in parsed.passages)
 
 
 def _iter_example_queries(examples: ParsedRecords[ParsedExample]) -> ParsedRecords[Query]:
-    seen: dict[int, tuple[int, int]] = {}
     for number, parsed in examples:
         if isinstance(parsed, ValueError):
             yield number, parsed
         elif parsed.query is None:
-            yield (
-                number,
-                ValueError("the training data has ids without texts; expected queries, or examples with texts"),
-            )
+            problem = "the training data has ids without texts; expected queries, or examples with texts"
+            yield number, ValueError(problem)
         else:
-            yield from _drop_repeated(number, parsed.query, parsed.query.id, parsed.query.text, seen)
-
-
-def _drop_repeated(
-    number: int, record: Record, id: str, text: Hashable, seen: dict[int, tuple[int, int]]
-) -> Iterator[tuple[int, Record | ValueError]]:
-    """Yield the record if its id is new, an error if the id had another text before, nothing if it is a copy."""
-    digest = hash(text)
-    known, line = seen.setdefault(hash(id), (digest, -1))
-    if line == -1:
-        seen[hash(id)] = (digest, number)
-        yield number, record
-    elif known != digest:
-        yield number, ValueError(f"id '{id}' is repeated with another text (first in line {line})")
+            yield number, parsed.query
 
 
 def _is_candidates_file(source: str, tracker: InputTracker) -> bool:
@@ -492,13 +477,19 @@ def _is_candidates_file(source: str, tracker: InputTracker) -> bool:
 
 
 def _iter_distinct(records: ParsedRecords[Text]) -> ParsedRecords[Text]:
-    """Yield each record once. An id that is repeated with another text is an error."""
-    seen: dict[int, tuple[int, int]] = {}
+    """Yield each passage or query once. An id that is repeated with another text is an error."""
+    seen: dict[int, tuple[int, int]] = {}  # hash of id -> hash of text, line: about 200 bytes a record
     for number, record in records:
         if isinstance(record, ValueError):
             yield number, record
-        else:
-            yield from _drop_repeated(number, record, record.id, record.text, seen)
+            continue
+        digest = hash((getattr(record, "title", ""), record.text))
+        known, line = seen.setdefault(hash(record.id), (digest, -1))
+        if line == -1:
+            seen[hash(record.id)] = (digest, number)
+            yield number, record
+        elif known != digest:
+            yield number, ValueError(f"id '{record.id}' is repeated with another text (first in line {line})")
 
 
 def _iter_result_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
