@@ -32,7 +32,7 @@ from drtk.runtime.integrity import (
     read_object,
     record_files,
 )
-from drtk.runtime.model_card import write_model_card
+from drtk.runtime.model_card import CARD, format_model_card
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import STANDARD, digest_file, get_source_name, is_replaceable, is_stream
 
@@ -164,7 +164,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     For a folder of kind "model", also write its model card.
     """
     if manifest["kind"] == "model":
-        write_model_card(folder, manifest)
+        (folder / CARD).write_text(format_model_card(folder, manifest), encoding="utf-8")
     files = record_files(folder, list_output_files(folder))
     write_json(folder / FOLDER_MANIFEST, add_digest(manifest | {"files": files}))
 

@@ -22,11 +22,6 @@ _TASKS: dict[str, tuple[str | None, str]] = {  # task of the hub and what the mo
 }
 
 
-def write_model_card(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write README.md into a model folder, from its manifest."""
-    (folder / CARD).write_text(format_model_card(folder, manifest), encoding="utf-8")
-
-
 def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
     """Return the text of a model card: YAML metadata, use, evaluation, training data and versions."""
     from huggingface_hub import ModelCardData
@@ -47,7 +42,7 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
     if is_sparse:
         task, purpose = "feature-extraction", "maps queries and passages to term weights for sparse retrieval"
     data = ModelCardData(
-        library_name=_find_library(folder, program),
+        library_name="sentence-transformers" if has_modules else _find_library(folder, program),
         pipeline_tag=task,
         base_model=base.partition("@")[0] if is_on_hub else None,
         datasets=datasets or None,
@@ -110,8 +105,6 @@ def _name_input(path: str) -> str:
 
 
 def _find_library(folder: Path, program: str) -> str | None:
-    if (folder / "modules.json").exists():
-        return "sentence-transformers"
     if not (folder / "config.json").exists():  # a list re-ranker, or two encoders
         return None
     return "sentence-transformers" if program == "train-reranker" else "transformers"
