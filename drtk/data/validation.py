@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from drtk.data import readers, sniff
 from drtk.data.collection import iter_collection_files
 from drtk.data.config import FileKind, ValidationSettings
+from drtk.data.corpus_store import CorpusStore
+from drtk.data.embeddings import check_finite, read_shards
 from drtk.data.examples import ParsedExample
 from drtk.data.findings import DuplicateFinder, Findings
 from drtk.data.ids import parse_document_id
@@ -27,9 +28,6 @@ from drtk.records import Hit, Passage, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import find_damage, read_manifest
 from drtk.runtime.streams import STANDARD, get_source_name, is_stream
-
-if TYPE_CHECKING:
-    from drtk.data.corpus_store import CorpusStore
 
 MAX_KNOWN_IDS = 1_000_000  # ids in memory that are known to be in the corpus
 VECTOR_BATCH = 10_000  # vectors that are checked at once
@@ -103,8 +101,6 @@ def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
 
 
 def _check_vectors(folder: str, findings: Findings) -> None:
-    from drtk.data.embeddings import check_finite, read_shards
-
     for shard in read_shards(folder):
         try:
             _ = shard.ids  # raises for an id that is not one word
@@ -152,8 +148,6 @@ class ReferenceFiles:
         if settings.qrels is not None:
             self.qrels = load_qrels(settings.qrels)
         if settings.corpus is not None:
-            from drtk.data.corpus_store import CorpusStore
-
             self.corpus = CorpusStore.open(settings.corpus)
 
     def check_query(self, id: str, line: int, findings: Findings) -> None:

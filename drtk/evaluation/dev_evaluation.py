@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nsmallest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,15 +21,13 @@ from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.sentence_data import read_pairs
 from drtk.evaluation.sentences import compute_pair_cosines, compute_spearman
 from drtk.evaluation.significance import compute_interval
+from drtk.models.checkpoint import TextEncoder, embed_for_dot_product
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import log
 from drtk.runtime.sharding import sample_evenly
 from drtk.text.rng import sample_uniform
 from drtk.training.best_checkpoint import Metrics
-
-if TYPE_CHECKING:
-    from drtk.models.checkpoint import TextEncoder
 
 DEPTH = 10
 EncodeRecords = Callable[
@@ -133,8 +131,6 @@ def compare_encoders(
     queries: maximum number of queries, sampled at random
     pool: maximum number of passages, sampled at random, but all relevant ones are included
     """
-    from drtk.models.checkpoint import embed_for_dot_product
-
     probe = RankingProbe(folder, split=split, tracker=tracker, max_queries=queries, max_passages=pool)
     metrics_by_encoder = {}
     for name, encoder in encoders.items():
