@@ -144,7 +144,9 @@ class Systems:
             system.search([Query("start", "a")], 1)
         with_corpus = [system for system in self.systems if system.passages.names]
         if not with_corpus:
-            raise MismatchError(f"{next(iter(folders.values()))}: the corpus of the index is not recorded, or gone; give `corpus`")
+            raise MismatchError(
+                f"{next(iter(folders.values()))}: the corpus of the index is not recorded, or gone; give `corpus`"
+            )
         for system in self.systems:
             if not system.passages.names:
                 warn(f"{system.name}: its corpus was not found; showing texts of the corpus of {with_corpus[0].name}")
