@@ -17,7 +17,7 @@ from drtk.retrieval.search import (
     RankingOptions,
     StoredQuerySearcher,
     TextQuerySearcher,
-    search,
+    iter_rankings,
     search_indexes,
 )
 from drtk.runtime.filter_job import FilterJob
@@ -51,12 +51,12 @@ def open_group(*folders, **settings):
 def test_a_document_scores_as_its_best_passage_and_the_search_goes_deeper_for_enough_documents(tmp_path):
     # Document a: passages of 3 and 9; b: 5; c: 5. So a 9, then c before b, for the id is larger.
     folder = dense(tmp_path / "i", [[3.0], [9.0], [5.0], [5.0]], ["a#0", "a#1", "b#0", "c#0"])
-    actual = search(open_group(folder), ["q"], np.float32([[1]]), RankingOptions(10, parse_document_id))
+    actual = list(iter_rankings(open_group(folder), ["q"], np.float32([[1]]), RankingOptions(10, parse_document_id)))
     assert actual == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
     # The best 30 passages are all of document a; the next are b's and c's.
     ids = [f"a#{n}" for n in range(30)] + ["b#0", "c#0"]
     folder = dense(tmp_path / "deep", [[100.0 - n] for n in range(30)] + [[2.0], [1.0]], ids)
-    actual = search(open_group(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id))
+    actual = list(iter_rankings(open_group(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id)))
     assert actual == [[("a", 100.0), ("b", 2.0)]]
 
 
@@ -66,13 +66,15 @@ def test_documents_tied_at_the_cutoff_are_ordered_by_descending_id(tmp_path):
     index = open_group(dense(tmp_path / "i", np.ones((4, 1)), ids))
     other_documents = dict(zip(ids, ["z1", "z2", "z3", "a"], strict=True)).__getitem__
     for by, expected in ((parse_document_id, ["d", "c"]), (other_documents, ["z3", "z2"])):
-        (ranking,) = search(index, ["q"], np.float32([[1]]), RankingOptions(2, by))
+        (ranking,) = list(iter_rankings(index, ["q"], np.float32([[1]]), RankingOptions(2, by)))
         assert ranking == [(id, 1.0) for id in expected]
 
 
 def test_the_querys_own_document_is_replaced_by_the_next(tmp_path):
     folder = dense(tmp_path / "i", [[3.0], [2.0], [1.0]], ["q1", "b", "c"])
-    actual = search(open_group(folder), ["q1", "q2"], np.float32([[1], [1]]), RankingOptions(2, drop_same_id=True))
+    actual = list(
+        iter_rankings(open_group(folder), ["q1", "q2"], np.float32([[1], [1]]), RankingOptions(2, drop_same_id=True))
+    )
     assert actual == [[("b", 2.0), ("c", 1.0)], [("q1", 3.0), ("b", 2.0)]]
 
 
@@ -146,7 +148,7 @@ def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
     with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' contains NaN or infinity"):
         dict(ask(list(ask), RankingOptions(2)))
     with pytest.raises(DrtkError, match="query 'q2': the vector contains NaN or infinity"):
-        search(open_group(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), RankingOptions(2))
+        list(iter_rankings(open_group(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), RankingOptions(2)))
 
 
 def test_non_finite_scores_of_passages_are_reported(tmp_path):
