@@ -255,6 +255,8 @@ def find_origins(path: str) -> list[CorpusOrigin]:
 
 def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
     """Return the corpus in the settings of a manifest, or else the corpus of the first input folder that has one; [] if none."""
+    if digest := manifest.get("corpus_digest"):
+        return [CorpusOrigin(str(manifest.get("corpus")), digest)]
     corpus = manifest["settings"].get("corpus")
     is_faiss_import = manifest["settings"].get("ids")  # its source is an index
     if not corpus and manifest.get("program") in _CORPUS_COMMANDS and not is_faiss_import:

@@ -41,6 +41,8 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     name = FORMATS[kind].check_name(next(iter(FORMATS[kind])) if settings.to in (None, "drtk") else settings.to)
     if job.output.endswith(".parquet") and name != "parquet":
         raise UsageError(f"{job.output}: Parquet requires `to` parquet")
+    if job.output.endswith((".npy", ".safetensors")):
+        raise UsageError(f"{job.output}: is a file of vectors; give `as` embeddings, or another output")
     if job.side_files and kind != "passages":
         raise UsageError("`with` requires `as` passages")
     job.kind = "corpus" if kind == "passages" else kind
@@ -65,7 +67,8 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
         job.batch_size = BATCH_SIZE  # an example may have a hundred texts
     stream = chain.from_iterable(iter_records(name, kind, job.tracker, job.side_files) for name in sources)
     _write_records(stream, form, job, add_texts)
-    if kind == "examples" and not form.needs and not text_jobs and job.counts.get(_GENERATED_IDS):
+    has_texts = settings.corpus_out and settings.queries_out
+    if kind == "examples" and not form.needs and not has_texts and job.counts.get(_GENERATED_IDS):
         log(
             "ids were generated from texts that are not in the output; use `corpus_out` and `queries_out` to write the texts"
         )

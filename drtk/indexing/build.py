@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from drtk.data.checks import warn_of_other_kind
+from drtk.data.checks import find_origins, warn_of_other_kind
 from drtk.data.embeddings import KIND, SPARSE_KIND
 from drtk.data.readers import read_passages
 from drtk.errors import DrtkError, UsageError
@@ -67,6 +67,9 @@ def build_index(
         if read_manifest_if_any(Path(sources[0])).get("kind") == SPARSE_KIND:
             build = _index_impacts
         entries = {"type": kind, **build(engine, sources, kind, settings, job)}
+        if build is not _index_passages:  # so that it is known without the embeddings
+            digests = {origin.digest for source in sources for origin in find_origins(source)}
+            entries["corpus_digest"] = digests.pop() if len(digests) == 1 else None
     if entries.get("corpus") is None:
         log("index: records no file with the texts; to show passages, give search and serve `corpus=FILE`")
     job.finish(**entries)

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from http.client import HTTPException, IncompleteRead
 from typing import Any, Literal
@@ -21,9 +22,11 @@ from drtk.errors import DrtkError, UsageError
 from drtk.models.config import EncodeSettings
 from drtk.models.model_folder import EncodingConfig
 from drtk.records import Passage
+from drtk.runtime.progress import log
 
 API_KEY = "OPENAI_API_KEY"
 TEXTS_PER_REQUEST, CONCURRENT_REQUESTS = 32, 8  # 32 is the default limit of text-embeddings-inference
+_MAX_MESSAGE = 300  # characters of a server's message
 _ATTEMPTS, _LONGEST_DELAY, _TIMEOUT = 8, 60.0, 600.0  # delay and timeout in seconds
 _LOCAL_ONLY = ("pooling", "max_length", "batch_tokens", "model_file", "precision", "packed")  # the server decides these
 
@@ -154,6 +157,8 @@ class EndpointEmbedder:
                 is_temporary = self.dimension > 0 and isinstance(error, (OSError, IncompleteRead))
             if not is_temporary or attempt == _ATTEMPTS - 1:
                 raise DrtkError(f"{self._url}: {problem}{advice}")
+            if attempt == 0:
+                log(f"{self._url}: {problem}; trying again for up to two minutes")
             time.sleep(delay)
         return self._parse_response(content, len(texts))
 
@@ -194,10 +199,13 @@ def _decode_embedding(embedding: Any) -> np.ndarray:
 
 
 def _read_message(body: bytes) -> str:
-    """Return ": MESSAGE" with the error message in the body of a response; "" if there is none."""
-    try:
-        error = orjson.loads(body)["error"]
-        message = str(error["message"] if isinstance(error, dict) else error)
-        return f": {' '.join(message.split())}".replace("`", "'")  # names in backquotes are printed as options
-    except (LookupError, TypeError, ValueError):
-        return ""
+    """Return ": MESSAGE" with the error message in the body of a response, or the body; "" if it is empty."""
+    message: Any = body.decode(errors="replace")
+    with suppress(ValueError, TypeError, LookupError):
+        content = orjson.loads(body)
+        message = next(
+            (content[name] for name in ("error", "message", "detail") if name in content), message if content else ""
+        )
+        message = message["message"]
+    text = " ".join(str(message).split()).replace("`", "'")  # names in backquotes are printed as options
+    return f": {text[:_MAX_MESSAGE]}{'…' * (len(text) > _MAX_MESSAGE)}" if text else ""

@@ -183,9 +183,11 @@ def cwd(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_origins_are_read_from_manifests(cwd: Path) -> None:
     old, new = (CorpusOrigin(name, digest_file(name)) for name in ("corpus.jsonl", "new.jsonl"))
-    of_one = "index a.run examples.jsonl others.jsonl vectors dense.run scored.jsonl reranked.run from-pipe.jsonl"
+    of_one = "index a.run examples.jsonl others.jsonl vectors scored.jsonl reranked.run from-pipe.jsonl"
     for name in of_one.split():
         assert find_origins(name) == [old], name
+    (origin,) = find_origins("dense.run")  # with the absolute path that the index records
+    assert (Path(origin.path).name, origin.digest) == old
     assert find_origins("mixed.jsonl") == find_origins("fused.run") == [old, new]
     assert find_origins("both.jsonl") == [old, old]
     assert find_origins("looked-up.jsonl") == [new]  # all its ids were looked up there
@@ -197,12 +199,13 @@ def test_origins_are_read_from_manifests(cwd: Path) -> None:
         assert find_origins(name) == [], name
 
 
-def test_a_dense_index_has_no_origins_without_its_vectors(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dense_index_knows_its_corpus_without_its_vectors(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = digest_file("corpus.jsonl")
     monkeypatch.chdir("empty")  # the path of the vectors is relative
-    assert find_origins("../dense") == []
+    assert [origin.digest for origin in find_origins("../dense")] == [digest]
     monkeypatch.chdir("..")
     shutil.rmtree("vectors")
-    assert find_origins("dense") == []
+    assert [origin.digest for origin in find_origins("dense")] == [digest]
 
 
 def test_damaged_and_changed_files_have_no_origins(cwd: Path) -> None:

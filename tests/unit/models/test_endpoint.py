@@ -86,6 +86,8 @@ def test_a_lost_connection_is_tried_again(server: Server, monkeypatch: pytest.Mo
     [
         ([(401, {"error": {"message": "bad key"}})], r"/v1/embeddings: 401 Unauthorized: bad key; set OPENAI_API_KEY$"),
         ([(400, {"error": "too long"})], "400 Bad Request: too long$"),
+        ([(404, {"message": "no `model` x"})], "404 Not Found: no 'model' x$"),
+        ([(422, {"detail": "y" * 400})], f"422 .*: {'y' * 300}…$"),
         ([(302, {})], "302 Found$"),
         ([(500, {})] * 8, "500 Internal Server Error$"),
         ([(200, {"data": [{"index": 0}]})], "not a list of embeddings"),
