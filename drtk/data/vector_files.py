@@ -224,8 +224,12 @@ def export_vectors(folder: str, job: FilterJob) -> None:
     count, ids_file = sum(shard.num_rows for shard in shards), output.with_suffix(".ids")
     ids_text = "".join(f"{id}\n" for shard in shards for id in shard.ids)
     is_other = ids_file.exists() and ids_file.read_text(encoding="utf-8", errors="replace") != ids_text
-    if output.suffix != ".parquet" and is_other and not job.force:
-        raise DrtkError(f"{ids_file}: exists already; `force` replaces it")
+    if output.suffix != ".parquet" and is_other:
+        others = [path for suffix in (".npy", ".safetensors") if (path := output.with_suffix(suffix)) != output]
+        if owner := next(filter(Path.exists, others), None):
+            raise DrtkError(f"{ids_file}: has the ids of {owner}; choose another name")
+        if not job.force:
+            raise DrtkError(f"{ids_file}: exists already; `force` replaces it")
     part, ids_part = Path(f"{output}.part"), Path(f"{ids_file}.part")
     try:
         _WRITERS[output.suffix](part, shards)

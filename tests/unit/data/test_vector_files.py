@@ -211,6 +211,10 @@ def test_existing_ids_beside_the_output_are_kept(tmp_path, capfd):
     assert (tmp_path / "out.ids").read_text() == "mine\n"
     run_command(capfd, *call, "--force")
     assert (tmp_path / "out.ids").read_text().split() == IDS
+    (tmp_path / "out.npy").rename(tmp_path / "out.safetensors")
+    (tmp_path / "out.ids").write_text("theirs\n")
+    with pytest.raises(DrtkError, match=r"out\.ids: has the ids of .*out\.safetensors; choose another name"):
+        run_command(capfd, *call, "--force")
 
 
 def test_embeddings_are_converted_to_known_files_only(tmp_path, capfd):
