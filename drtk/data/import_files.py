@@ -13,7 +13,7 @@ from drtk.data.documents import PACKAGES, PARSERS, FieldMap, check_modules, iter
 from drtk.data.rows import dump
 from drtk.errors import DrtkError, RecordError, UsageError, convert_import_error
 from drtk.runtime.filter_job import BatchResult, FilterJob
-from drtk.runtime.manifest import find_inputs
+from drtk.runtime.manifest import find_inputs, read_manifest_if_any
 from drtk.runtime.progress import log, warn
 from drtk.runtime.runners import Workers
 from drtk.runtime.sharding import count_cores
@@ -86,7 +86,7 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
 
     The id is made from this path or name by `make_file_id`. With several folders, paths begin with the folder's name.
     exclude: patterns of .gitignore; skip: path of the output
-    Logs ignored files, and a pattern that excludes nothing.
+    Logs ignored files, such as those that drtk wrote, and a pattern that excludes nothing.
     Raises DrtkError for a missing source, a folder that cannot be read, two files with the same id, or no files at all.
     """
     patterns = [pattern for pattern in exclude if pattern.strip()]
@@ -108,7 +108,15 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
                 name for name in folders if name[0] != "." and not is_excluded(f"{(place / name).as_posix()}/")
             ]
             ignored["links to folders"] += sum(os.path.islink(os.path.join(root, name)) for name in folders)
+            if read_manifest_if_any(Path(root)).get("program"):
+                ignored["folders written by drtk"] += 1
+                folders.clear()
+                continue
+            manifests = {name for name in members if name.endswith(".meta.json")}
             for member in members:
+                if member in manifests or f"{member}.meta.json" in manifests:
+                    ignored["files written by drtk"] += member not in manifests
+                    continue
                 name = (place / member).as_posix()
                 path = folder / name
                 if member[0] == "." or is_excluded(name) or _is_output(path, skip):
@@ -122,7 +130,7 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
     if ignored := +ignored:
         kinds = ", ".join(f"{suffix} ({count:,})" for suffix, count in ignored.most_common(_MAX_SHOWN))
         more = ", …" if len(ignored) > _MAX_SHOWN else ""
-        log(f"ignored files of other types: {kinds}{more}")
+        log(f"ignored: {kinds}{more}")
     if unused:
         log(f"--exclude {min(unused)}: excludes nothing further; patterns are relative to each folder")
     if not names:

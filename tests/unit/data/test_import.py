@@ -262,8 +262,19 @@ def test_ignored_files_and_folders_are_reported(capfd: Capture, tmp_path: Path) 
     (tmp_path / "in/folder").symlink_to(tmp_path)
     (tmp_path / "in/lost.md").symlink_to(tmp_path / "none")
     messages = get_messages(capfd, "import", tmp_path / "in", "--exclude", "in/drafts/", "--exclude", "a.p*")
-    assert "ignored files of other types: links to folders (1), broken links or special files (1)\n" in messages
+    assert "ignored: links to folders (1), broken links or special files (1)\n" in messages
     assert "--exclude in/drafts/: excludes nothing further; patterns are relative to each folder\n" in messages
+
+
+def test_outputs_of_drtk_are_no_documents(capfd: Capture, tmp_path: Path) -> None:
+    write(tmp_path / "in/a.md", "word")
+    write(tmp_path / "in/c.jsonl", '{"_id": "c", "text": "word"}\n')
+    run_command(capfd, "chunk", tmp_path / "in/c.jsonl", "-o", tmp_path / "in/passages.jsonl")
+    run_command(capfd, "index", tmp_path / "in/c.jsonl", "--type", "bm25s", "-o", tmp_path / "in/index")
+    assert "ignored: files written by drtk (1), folders written by drtk (1)\n" in get_messages(
+        capfd, "import", tmp_path / "in"
+    )
+    assert import_rows(capfd, tmp_path / "in").keys() == {"a.md", "c.jsonl:1"}
 
 
 def test_an_unreadable_folder_is_an_error(
