@@ -17,7 +17,7 @@ from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import SOURCES, is_unchanged, load_output_manifest
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import digest_file, get_source_name, is_stream, open_input
+from drtk.runtime.streams import STANDARD, digest_file, get_source_name, is_stream, open_input
 
 if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
@@ -256,7 +256,7 @@ def find_origins(path: str) -> list[CorpusOrigin]:
 def _find_corpus(manifest: Mapping[str, Any]) -> list[CorpusOrigin]:
     """Return the corpus in the settings of a manifest, or else the corpus of the first input folder that has one; [] if none."""
     if digest := manifest.get("corpus_digest"):
-        return [CorpusOrigin(str(manifest.get("corpus")), digest)]
+        return [CorpusOrigin(manifest.get("corpus") or STANDARD, digest)]
     corpus = manifest["settings"].get("corpus")
     is_faiss_import = manifest["settings"].get("ids")  # its source is an index
     if not corpus and manifest.get("program") in _CORPUS_COMMANDS and not is_faiss_import:

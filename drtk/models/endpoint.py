@@ -207,5 +207,5 @@ def _read_message(body: bytes) -> str:
             (content[name] for name in ("error", "message", "detail") if name in content), message if content else ""
         )
         message = message["message"]
-    text = " ".join(str(message).split()).replace("`", "'")  # names in backquotes are printed as options
+    text = " ".join(str(message or "").split()).replace("`", "'")  # names in backquotes are printed as options
     return f": {text[:_MAX_MESSAGE]}{'…' * (len(text) > _MAX_MESSAGE)}" if text else ""

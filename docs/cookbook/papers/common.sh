@@ -67,9 +67,12 @@ fi
 use_wikipedia() {
   set=${SET:-nq} downloads=${DOWNLOADS:-downloads}
   case $set in nq | trivia) ;; *) echo "$0: unknown SET $set; use nq or trivia" >&2 && exit 2 ;; esac
-  corpus=$downloads/psgs_w100.tsv queries=$downloads/$set-test.qa.csv qrels=""
+  corpus=$(find_download psgs_w100.tsv) queries=$(find_download "$set-test.qa.csv") qrels=""
   judgments="--answers $queries --corpus $corpus" measures="Answer@1 Answer@5 Answer@20 Answer@100"
 }
+
+# find_download NAME: a file of DOWNLOADS, compressed or not
+find_download() { if [ -e "$downloads/$1.gz" ]; then echo "$downloads/$1.gz"; else echo "$downloads/$1"; fi; }
 
 # At full scale, objectives that pair passages of a document need MS MARCO's documents.
 chunk_documents() {

@@ -12,7 +12,7 @@
 if [ "$scale" = full ]; then
   use_wikipedia
   seed=${seeds%% *} kinds="sentence answer title" bm25=$out/wikipedia.bm25 dense=$out/wikipedia.dense models=$work/$set
-  encoder=$out/dpr/$set/dpr.$seed.retriever lengths="" reader=$downloads/nq_reader_large train=$downloads/biencoder-nq-train.json
+  encoder=$out/dpr/$set/dpr.$seed.retriever lengths="" reader=$downloads/nq_reader_large train=$(find_download biencoder-nq-train.json)
   if [ "$set" = trivia ]; then # DPR's file does not mark the answer that is GAR's target
     lengths=-triviaqa reader=$downloads/tqa_reader_large train=hf:mandarjoshi/trivia_qa:unfiltered.nocontext:train
   fi
@@ -72,7 +72,7 @@ if [ "$scale" = full ]; then
   }
 
   match="" retriever=$bm25
-  open_questions "$models" dev "$downloads/$set-dev.qa.csv"
+  open_questions "$models" dev "$(find_download "$set-dev.qa.csv")"
   open_questions "$models" train "$train"
   for kind in $kinds; do
     case $kind in answer) hits="" ;; *) hits="--run $work/train.run --corpus $corpus --dev-run $work/dev.run" ;; esac
@@ -124,7 +124,7 @@ if [ "$scale" = full ]; then
   compare_rows gar.greedy.100
 
   for other in webquestions curatedtrec entityquestions; do
-    recipe=ear.$other.$set file=$downloads/$other-test.qa.csv match="" measures="Answer@5 Answer@20 Answer@100"
+    recipe=ear.$other.$set file=$(find_download "$other-test.qa.csv") match="" measures="Answer@5 Answer@20 Answer@100"
     case $other in
       curatedtrec) match="--match regex" ;; # its answers are regular expressions
       entityquestions)

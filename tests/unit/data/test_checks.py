@@ -206,6 +206,9 @@ def test_a_dense_index_knows_its_corpus_without_its_vectors(cwd: Path, monkeypat
     monkeypatch.chdir("..")
     shutil.rmtree("vectors")
     assert [origin.digest for origin in find_origins("dense")] == [digest]
+    with open_pipe(Path("corpus.jsonl").read_bytes()) as pipe:
+        drtk(f"encode {pipe} --model model -o piped", "index piped --type exact -o piped-index")
+    assert find_origins("piped-index") == [CorpusOrigin("-", digest)]
 
 
 def test_damaged_and_changed_files_have_no_origins(cwd: Path) -> None:
