@@ -245,6 +245,7 @@ def checkout(workplace: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_readme_pipeline_runs_as_printed(checkout):
     pytest.importorskip("matplotlib")
     skip_without_lucene()
@@ -259,6 +260,7 @@ def test_the_readme_pipeline_runs_as_printed(checkout):
     assert (card.data.pipeline_tag, card.data.library_name) == ("sentence-similarity", "sentence-transformers")
 
 
+@pytest.mark.slow
 def test_the_readme_serves_a_folder_of_documents(checkout, forkserver):
     pytest.importorskip("fastapi")
     pytest.importorskip("pypdfium2")
@@ -296,6 +298,7 @@ def test_the_readme_and_the_quickstart_use_the_same_file_names():
     assert {"retriever", "trained.run"} < set(names)
 
 
+@pytest.mark.slow
 def test_the_tutorial_runs_as_printed(checkout):
     pytest.importorskip("faiss")
     skip_without_lucene()

@@ -111,7 +111,7 @@ def read_outputs(output: Path, beside: Iterable[str] = ()) -> dict[str, bytes]:
     return {ending: Path(f"{output}{ending}").read_bytes() for ending in ("", *beside)}
 
 
-@pytest.mark.parametrize("name", mark_slow_commands(KILLED, quick=("chunk", "encode")))
+@pytest.mark.parametrize("name", mark_slow_commands(KILLED, quick=("encode",)))
 def test_a_run_killed_at_random_and_resumed_equals_an_uninterrupted_one(name, collection, forkserver, tmp_path):
     call = KILLED[name]
     (tmp_path / "in").write_bytes(call.input(call.documents))

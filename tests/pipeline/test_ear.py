@@ -118,6 +118,7 @@ def check_outputs(out: Path, *kinds: str) -> None:
             assert all(ranks[id, kind, best[id]] <= ranks[id, kind, chosen[id]] for id in expanded)
 
 
+@pytest.mark.slow
 def test_the_script_runs(folder):
     done = run_script(folder)
     assert done.returncode == 0, done.stderr[-3000:]
