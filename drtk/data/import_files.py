@@ -13,7 +13,7 @@ from drtk.data.documents import PACKAGES, PARSERS, FieldMap, check_modules, iter
 from drtk.data.rows import dump
 from drtk.errors import DrtkError, RecordError, UsageError, convert_import_error
 from drtk.runtime.filter_job import BatchResult, FilterJob
-from drtk.runtime.manifest import find_inputs, read_manifest_if_any
+from drtk.runtime.manifest import find_inputs, load_output_manifest
 from drtk.runtime.progress import log, warn
 from drtk.runtime.runners import Workers
 from drtk.runtime.sharding import count_cores
@@ -108,14 +108,18 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
                 name for name in folders if name[0] != "." and not is_excluded(f"{(place / name).as_posix()}/")
             ]
             ignored["links to folders"] += sum(os.path.islink(os.path.join(root, name)) for name in folders)
-            if read_manifest_if_any(Path(root)).get("program"):
+            if load_output_manifest(root):
                 ignored["folders written by drtk"] += 1
                 folders.clear()
                 continue
-            manifests = {name for name in members if name.endswith(".meta.json")}
+            written = {
+                name
+                for name in members
+                if f"{name}.meta.json" in members and load_output_manifest(os.path.join(root, name))
+            }
+            ignored["files written by drtk"] += len(written)
             for member in members:
-                if member in manifests or f"{member}.meta.json" in manifests:
-                    ignored["files written by drtk"] += member not in manifests
+                if member.removesuffix(".meta.json") in written:
                     continue
                 name = (place / member).as_posix()
                 path = folder / name

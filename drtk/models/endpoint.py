@@ -74,6 +74,7 @@ class EndpointEmbedder:
             truncate=settings.dimensions,
             **{f"{role}_prompt": settings.prompt or ""},  # type: ignore[arg-type]
         )
+        self._has_warned = False
         self.dimension = 0  # not known before the first answer
         self.dimension = self._request_vectors(["dimension"]).shape[1]
 
@@ -157,7 +158,8 @@ class EndpointEmbedder:
                 is_temporary = self.dimension > 0 and isinstance(error, (OSError, IncompleteRead))
             if not is_temporary or attempt == _ATTEMPTS - 1:
                 raise DrtkError(f"{self._url}: {problem}{advice}")
-            if attempt == 0:
+            if not self._has_warned:
+                self._has_warned = True
                 log(f"{self._url}: {problem}; trying again for up to two minutes")
             time.sleep(delay)
         return self._parse_response(content, len(texts))

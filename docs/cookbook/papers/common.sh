@@ -63,7 +63,7 @@ else
   pretrain_options="--export-steps 10000" tune_options="" questions=""
 fi
 
-# Open-domain questions at full scale: SET, nq or trivia, from DPR's downloads (docs/cookbook/nq.md) in the folder DOWNLOADS.
+# Open-domain questions at full scale: SET, nq or trivia, from DPR's downloads (docs/cookbook/ear-nq.md) in the folder DOWNLOADS.
 use_wikipedia() {
   set=${SET:-nq} downloads=${DOWNLOADS:-downloads}
   case $set in nq | trivia) ;; *) echo "$0: unknown SET $set; use nq or trivia" >&2 && exit 2 ;; esac

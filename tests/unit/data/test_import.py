@@ -274,7 +274,9 @@ def test_outputs_of_drtk_are_no_documents(capfd: Capture, tmp_path: Path) -> Non
     assert "ignored: files written by drtk (1), folders written by drtk (1)\n" in get_messages(
         capfd, "import", tmp_path / "in"
     )
-    assert import_rows(capfd, tmp_path / "in").keys() == {"a.md", "c.jsonl:1"}
+    write(tmp_path / "in/b.md", "word")
+    write(tmp_path / "in/b.md.meta.json", '{"author": "of another program"}')
+    assert import_rows(capfd, tmp_path / "in").keys() == {"a.md", "b.md", "b.md.meta.json", "c.jsonl:1"}
 
 
 def test_an_unreadable_folder_is_an_error(
