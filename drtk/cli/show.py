@@ -213,6 +213,9 @@ def _iter_record_texts(path: str) -> Iterator[str]:
     for _, line in InputTracker().iter_lines(path):
         if not line.strip():
             continue
+        if b"\0" in line:
+            yield "binary data, not shown"
+            return
         try:
             row = parse_row(line)
         except ValueError:  # TSV, a run, or damaged

@@ -1,5 +1,6 @@
 """drtk show: descriptions of files and folders."""
 
+import numpy as np
 import orjson
 import pytest
 
@@ -26,6 +27,12 @@ def test_a_file_shows_its_manifest_and_its_first_records(tmp_path):
     assert "seed" not in page  # a setting that was not set says nothing
     assert "_id         d1" in page
     assert "_id         d2" not in page
+
+
+def test_binary_data_is_not_printed(tmp_path):
+    path = tmp_path / "vectors.npy"
+    np.save(path, np.ones((3, 4)))
+    assert describe_path(str(path), count=2) == "binary data, not shown\n"
 
 
 def test_a_finished_folder_shows_its_facts_and_an_unfinished_one_says_so(tmp_path):
