@@ -144,6 +144,7 @@ def test_on_ray_a_killed_worker_is_replaced(tmp_path: Path, ray: object) -> None
     assert job.counts == {"even": 60}
 
 
+@pytest.mark.slow
 def test_on_ray_errors_are_raised_and_finished_batches_are_kept(tmp_path: Path, ray: object) -> None:
     with pytest.raises(RecordError, match=r"^here:1: cannot be squared$"):
         run(tmp_path / "x", 30, runner="ray", faulty=17)
