@@ -64,7 +64,7 @@ def test_generated_parts_are_current_and_a_check_notices_an_outdated_page(tmp_pa
     command = [sys.executable, str(tmp_path / "docs" / "generate.py")]
     page = tmp_path / "docs" / "commands" / "chunk.md"
     current = page.read_text(encoding="utf-8")
-    page.write_text(current.replace("--max-words", "--most-words"), encoding="utf-8")
+    page.write_text(current.replace("--max-words", "--most-words", 1), encoding="utf-8")
     outcome = subprocess.run([*command, "--check"], env=make_environment(), capture_output=True, text=True, check=False)
     assert outcome.returncode == 1
     assert outcome.stderr == "docs/commands/chunk.md: is not current; run: python docs/generate.py\n"
