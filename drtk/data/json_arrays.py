@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from drtk.data.rows import Row, parse_row
 from drtk.runtime.streams import describe_too_long, get_max_line_bytes
 
-# A string or a bracket. A string that continues in the next block matches to the end of this one.
-_JSON_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+# A string or a bracket. A string that continues in the next block matches to the end of this one, and group 1 is no quote.
+_JSON_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*("|\\?\Z)|[{}\[\]]', re.DOTALL)
 _SEPARATORS = re.compile(rb"[\s,]*")
 
 
@@ -21,50 +21,24 @@ def iter_array_rows(blocks: Iterable[bytes]) -> Iterator[tuple[int, Row | ValueE
     The last item is a ValueError if the array is not closed or text follows it, or if an element is no object or longer
     than `get_max_line_bytes`.
     """
-    for count, (line, text) in enumerate(_iter_elements(blocks), start=1):
-        if isinstance(text, ValueError):
-            yield line, text
-            return
-        if text is None:
-            yield line, ValueError(f"the array ends in or after element {count - 1:,}; the file seems to be truncated")
-            return
-        if not text:
-            yield line, ValueError(f"element {count:,} is not an object, or text follows the array")
-            return
-        try:
-            yield line, parse_row(text)
-        except ValueError as error:
-            yield line, ValueError(f"element {count:,}: {error}")
-
-
-def _iter_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | ValueError | None]]:
-    """Yield (line number, bytes) of each element of a JSON array.
-
-    Instead of bytes, the last item has None if the file ends early, b"" for an element that is not an object or text
-    after the array, or a ValueError for an element that is too long.
-    """
     pieces = iter(blocks)
     text = next(pieces, b"").removeprefix(b"\xef\xbb\xbf")
     start = text.index(b"[") + 1 if b"[" in text else len(text)
-    line = 1 + text.count(b"\n", 0, start)
+    line, count = 1 + text.count(b"\n", 0, start), 0
     while True:
         gap = _SEPARATORS.match(text, start)
         assert gap is not None  # it may be empty
         line += text.count(b"\n", start, gap.end())
         start = gap.end()
-        if start == len(text):
-            text, start = next(pieces, b""), 0
-            if not text:
-                yield line, None
-                return
+        if start == len(text) and (text := next(pieces, b"")):
+            start = 0
             continue
-        if text[start : start + 1] == b"]":
-            if not text[start + 1 :].strip() and not any(piece.strip() for piece in pieces):
-                return
-            yield line, b""
+        mark = text[start : start + 1]  # b"" at the end of the file
+        if mark == b"]" and not (text[start + 1 :].strip() or any(map(bytes.strip, pieces))):
             return
-        if text[start : start + 1] != b"{":
-            yield line, b""
+        count += 1
+        if mark not in (b"{", b""):
+            yield line, ValueError(f"element {count:,} is not an object, or text follows the array")
             return
         try:
             text, start, end = _read_object(text, start, pieces)
@@ -72,9 +46,12 @@ def _iter_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | Value
             yield line, error
             return
         if end < 0:
-            yield line, None
+            yield line, ValueError(f"the array ends in or after element {count - 1:,}; the file seems to be truncated")
             return
-        yield line, text[start:end]
+        try:
+            yield line, parse_row(text[start:end])
+        except ValueError as error:
+            yield line, ValueError(f"element {count:,}: {error}")
         line += text.count(b"\n", start, end)
         start = end
 
@@ -93,7 +70,7 @@ def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[byte
                     if token.end() - start > get_max_line_bytes():
                         raise ValueError(describe_too_long("element"))
                     return text, start, token.end()
-            elif token.end() == len(text) and not _is_closed_string(mark):
+            elif token[1] != b'"':
                 at = token.start()  # scan a string that continues in the next block again
                 break
             at = token.end()
@@ -107,11 +84,3 @@ def _read_object(text: bytes, start: int, pieces: Iterator[bytes]) -> tuple[byte
         if not more:
             return text, start, -1
         text, at, start = text[start:] + b"".join(more), at - start, 0
-
-
-def _is_closed_string(string: bytes) -> bool:
-    """Return whether a JSON string includes its closing quote."""
-    if len(string) < 2 or string[-1:] != b'"':
-        return False
-    body = string[1:-1]
-    return (len(body) - len(body.rstrip(b"\\"))) % 2 == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -78,11 +78,10 @@ class UnsupportedRunError(Exception):
 
 
 class JudgedDocuments(NamedTuple):
-    """The judged documents of a ranking in rank order, with ranks from 1; `length` is the length of the ranking."""
+    """The judged documents of a ranking: {document id: rank from 1} in rank order; `length` is the length of the ranking."""
 
     query_id: str
-    doc_ids: list[str]
-    ranks: list[int]
+    ranks: dict[str, int]
     length: int
     tag: str
 
@@ -128,25 +127,13 @@ def _iter_blocks(source: str, tracker: InputTracker) -> Iterator[bytes]:
 
 def _find_query_start(data: bytes, query: bytes, end: int) -> int:
     """Return the start of the consecutive lines of `query` that end at `end`."""
-    step = 1 << 14
-    low = end
-    while low > 0:
-        # Read backwards in steps until a line of another query.
-        window = data[max(0, low - step) : low]
-        first = 0 if low <= step else window.find(b"\n") + 1
-        if low > step and first == 0:
-            step *= 2
-            continue
-        lines = window[first:].splitlines(keepends=True)
-        at = low
-        for line in reversed(lines):
-            if line.split(None, 1)[:1] != [query]:
-                return at
-            at -= len(line)
-        if at == low:
-            return low
-        low = at
-    return 0
+    start = end
+    while start > 0:
+        previous = data.rfind(b"\n", 0, start - 1) + 1
+        if data[previous:start].split(None, 1)[:1] != [query]:
+            break
+        start = previous
+    return start
 
 
 class _JudgedFilter:
@@ -191,21 +178,16 @@ class _QueryLines(NamedTuple):
 
     def find_judged_ranks(self, judged: Mapping[str, int]) -> JudgedDocuments:
         """Return the judged documents of the query, and the document with the id of the query, with their ranks."""
-        get_text, tag = self.block.get_text, self.block.get_text(5, self.first)
-        length = self.end - self.first
-        if not self.is_sorted:
-            return self._sort_and_find(judged, tag)
-        candidates = [(int(row) - self.first + 1, get_text(2, int(row))) for row in self.likely_judged]
-        known = [(rank, id) for rank, id in candidates if id in judged or id == self.query_id]
-        return JudgedDocuments(self.query_id, [id for _, id in known], [rank for rank, _ in known], length, tag)
-
-    def _sort_and_find(self, judged: Mapping[str, int], tag: str) -> JudgedDocuments:
-        rows = range(self.first, self.end)
-        ids = [self.block.get_text(2, row) for row in rows]
-        hits = QueryHits(self.query_id, ids, self.block.scores[self.first : self.end].tolist())
-        ranked = enumerate(hits.to_ranked_ids(), start=1)
-        known = [(rank, id) for rank, id in ranked if id in judged or id == self.query_id]
-        return JudgedDocuments(self.query_id, [id for _, id in known], [rank for rank, _ in known], len(ids), tag)
+        get_text = self.block.get_text
+        ranked: Iterable[tuple[int, str]]
+        if self.is_sorted:
+            ranked = ((row - self.first + 1, get_text(2, row)) for row in self.likely_judged.tolist())
+        else:
+            ids = [get_text(2, row) for row in range(self.first, self.end)]
+            hits = QueryHits(self.query_id, ids, self.block.scores[self.first : self.end].tolist())
+            ranked = enumerate(hits.to_ranked_ids(), start=1)
+        ranks = {id: rank for rank, id in ranked if id in judged or id == self.query_id}
+        return JudgedDocuments(self.query_id, ranks, self.end - self.first, get_text(5, self.first))
 
 
 class _RunBlock:

@@ -231,11 +231,10 @@ def _evaluate_in_blocks(
 
 
 def _find_judged_ranks(documents: JudgedDocuments, grades: Mapping[str, int], builder: RankingBuilder) -> JudgedRanks:
-    rank_of = dict(zip(documents.doc_ids, documents.ranks, strict=True))
-    judged = [id for id in rank_of if id in grades]
-    ranks = JudgedRanks([rank_of[id] for id in judged], [grades[id] for id in judged], documents.length)
-    if builder.drop_same_id and documents.query_id in rank_of:
-        ranks = ranks.remove(rank_of[documents.query_id])
+    judged = [id for id in documents.ranks if id in grades]
+    ranks = JudgedRanks([documents.ranks[id] for id in judged], [grades[id] for id in judged], documents.length)
+    if builder.drop_same_id and documents.query_id in documents.ranks:
+        ranks = ranks.remove(documents.ranks[documents.query_id])
     return ranks.truncate(builder.depth)
 
 

@@ -53,7 +53,7 @@ def read_by_lines(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
 
 def read_by_blocks(path: Path) -> dict[str, tuple[list[tuple[int, str]], int]]:
     places = iter_judged_documents(str(path), JUDGMENTS, InputTracker())
-    return {p.query_id: (list(zip(p.ranks, p.doc_ids, strict=True)), p.length) for p in places if p is not None}
+    return {p.query_id: ([(rank, id) for id, rank in p.ranks.items()], p.length) for p in places if p is not None}
 
 
 COMMON = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
