@@ -101,15 +101,18 @@ def _iter_parquet_rows(paths: list[Path]) -> Iterator[Row]:
 
 def _iter_hub_rows(name: str) -> Iterator[Row]:
     """Stream the rows of a dataset of the hub, `NAME[@REVISION][:SPLIT]` or `NAME[@REVISION]:CONFIG:SPLIT`."""
-    datasets = require_library("datasets", "reading a dataset of the hub")
     name, *parts = name.split(":")
-    name, _, revision = name.partition("@")
+    datasets, path, revision = _split_hub_name(name)
     config, split = parts[:2] if len(parts) > 1 else ("", parts[0] if parts else "")
-    with _convert_errors(f"{HUB_PREFIX}{name}"):
-        dataset = datasets.load_dataset(
-            name, config or None, split=split or None, revision=revision or None, streaming=True
-        )
-        yield from _get_only_split(dataset, f"{HUB_PREFIX}{name}", separator=":")
+    with _convert_errors(f"{HUB_PREFIX}{path}"):
+        dataset = datasets.load_dataset(path, config or None, split=split or None, revision=revision, streaming=True)
+        yield from _get_only_split(dataset, f"{HUB_PREFIX}{path}", separator=":")
+
+
+def _split_hub_name(name: str) -> tuple[Any, str, str | None]:
+    """Return (library datasets, NAME, REVISION or None) for `NAME[@REVISION]`."""
+    path, _, revision = name.partition("@")
+    return require_library("datasets", "reading a dataset of the hub"), path, revision or None
 
 
 @contextmanager
@@ -126,28 +129,25 @@ def _convert_errors(name: str) -> Iterator[None]:
 
 def list_configurations(name: str) -> list[str]:
     """Return the names of the configurations of a dataset, `NAME[@REVISION]`; [] if it cannot be loaded."""
-    datasets = require_library("datasets", "reading a dataset of the hub")
-    name, _, revision = name.partition("@")
+    datasets, path, revision = _split_hub_name(name)
     try:
-        return datasets.get_dataset_config_names(name, revision=revision or None)
+        return datasets.get_dataset_config_names(path, revision=revision)
     except Exception:  # noqa: BLE001 - many kinds; reading the dataset reports the problem
         return []
 
 
 def list_hub_splits(name: str, configuration: str) -> list[str]:
     """Return the names of the splits of a dataset, `NAME[@REVISION]`. Raises DrtkError if it cannot be loaded."""
-    datasets = require_library("datasets", "reading a dataset of the hub")
-    path, _, revision = name.partition("@")
+    datasets, path, revision = _split_hub_name(name)
     with _convert_errors(f"{HUB_PREFIX}{name}"):
-        return list(datasets.get_dataset_split_names(path, configuration, revision=revision or None))
+        return list(datasets.get_dataset_split_names(path, configuration, revision=revision))
 
 
 def get_version(name: str, configuration: str) -> str:
     """Return the version of a dataset: a digest of its revision, or of its files if it is local."""
-    datasets = require_library("datasets", "reading a dataset of the hub")
-    path, _, revision = name.partition("@")
+    datasets, path, revision = _split_hub_name(name)
     with _convert_errors(f"{HUB_PREFIX}{name}"):
-        return str(datasets.load_dataset_builder(path, configuration, revision=revision or None).hash)
+        return str(datasets.load_dataset_builder(path, configuration, revision=revision).hash)
 
 
 def _get_only_split(dataset: Any, name: str, *, separator: str) -> Any:

@@ -122,17 +122,23 @@ def iter_rankings(source: str, *, tracker: InputTracker | None = None) -> Iterat
 
 
 def load_hits(
-    source: str, *, tracker: InputTracker | None = None, only: Container[str] | None = None
+    source: str,
+    *,
+    tracker: InputTracker | None = None,
+    only: Container[str] | None = None,
+    others: dict[str, None] | None = None,
 ) -> dict[str, QueryHits]:
     """Load a run: {query id: hits}. The lines of a query need not be consecutive.
 
-    only: ids of the queries to load; by default all
+    only: ids of the queries to load; by default all    others: gets the ids of the queries that are not loaded as keys
     """
     tracker = tracker or InputTracker()
     run: dict[str, QueryHits] = {}
     scattered: set[str] = set()
     for hits in iter_query_hits(source, tracker=tracker):
         if only is not None and hits.query_id not in only:
+            if others is not None:
+                others[hits.query_id] = None
             continue
         if hits.query_id in run:
             run[hits.query_id].extend(hits)
@@ -300,9 +306,8 @@ def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments
     return judgments
 
 
-def read_qrels(source: str, *, tracker: InputTracker | None = None) -> Iterator[tuple[int, Qrel]]:
+def read_qrels(source: str, *, tracker: InputTracker) -> Iterator[tuple[int, Qrel]]:
     """Yield (line number, judgment) in file order. Like `load_qrels`, but repeated pairs are not detected."""
-    tracker = tracker or InputTracker()
     if is_table(source):
         for number, row in iter_table_rows(source, tracker):
             try:

@@ -32,7 +32,7 @@ def parse_passage_lines(lines: Iterator[NumberedLine], *, name: str) -> Iterator
     if [column.strip() for column in columns] == QRELS_HEADER:
         return iter([(first[0], ValueError("is the header of judgments in BEIR's format; expected passages"))])
     if (parse_columns := _read_header(columns, PASSAGE_IDS, ("text", "title"))) is not None:
-        return _parse_lines(lines, parse_columns, "")
+        return _parse_lines(lines, parse_columns)
     if columns[0].strip() in PASSAGE_IDS:
         return iter([(first[0], ValueError(_NO_TEXT_COLUMN))])
     if len(columns) == 3 and len(columns[2]) > len(columns[1]):
@@ -51,7 +51,7 @@ def parse_query_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
     if (parse_columns := _read_header(columns, QUERY_IDS, ("text",))) is not None:
-        return _parse_lines(lines, parse_columns, "")
+        return _parse_lines(lines, parse_columns)
     is_qa = len(columns) == 2 and _unquote_field(columns[1].strip()).startswith("[")
     if columns[0].strip() in QUERY_IDS and not is_qa:
         return iter([(first[0], ValueError(_NO_TEXT_COLUMN))])
@@ -85,8 +85,8 @@ def parse_example_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     if first is None:
         return iter(())
     if (parse_columns := parse_example_header(first[1])) is not None:
-        return _parse_lines(lines, parse_columns, "")
-    return _parse_lines(chain([first], lines), _parse_triple, "")
+        return _parse_lines(lines, parse_columns)
+    return _parse_lines(chain([first], lines), _parse_triple)
 
 
 def are_text_triples(lines: Sequence[bytes]) -> bool:
@@ -110,7 +110,7 @@ def parse_candidate_lines(lines: Iterator[NumberedLine], kind: Literal["passages
         query_id, id, query, text = _check_columns(columns, 4)
         return {"_id": id, "text": text} if kind == "passages" else {"_id": query_id, "text": query}
 
-    return _parse_lines(lines, parse_columns, "")
+    return _parse_lines(lines, parse_columns)
 
 
 def _read_header(columns: list[str], ids: Sequence[str], others: Sequence[str]) -> ParseColumns | None:
@@ -122,7 +122,7 @@ def _read_header(columns: list[str], ids: Sequence[str], others: Sequence[str]) 
 
 
 def _parse_lines(
-    lines: Iterable[NumberedLine], parse_columns: ParseColumns | None, expected: str
+    lines: Iterable[NumberedLine], parse_columns: ParseColumns | None, expected: str = ""
 ) -> Iterator[ParsedRow]:
     for number, line in lines:
         if not line.strip():

@@ -84,18 +84,6 @@ class JudgedRankings:
     is_complete: bool
 
 
-class _JudgedQueries:
-    """Container of the judged queries for `load_hits`; it records every query of the run in `query_ids`."""
-
-    def __init__(self, judgments: Judgments) -> None:
-        self._judgments = judgments
-        self.query_ids: dict[str, None] = {}
-
-    def __contains__(self, query: object) -> bool:
-        self.query_ids[str(query)] = None
-        return query in self._judgments
-
-
 def read_rankings(
     run: NamedRun,
     judgments: Judgments,
@@ -109,16 +97,16 @@ def read_rankings(
     judged_by: with "answers", do not check whether judged documents are retrieved
     Raises MismatchError if the run has only unjudged queries, UsageError if it ranks passages but documents are judged.
     """
-    queries = _JudgedQueries(judgments)
-    hits_by_query = load_hits(run.source, tracker=tracker, only=queries)
-    if not queries.query_ids:
+    unjudged: dict[str, None] = {}
+    hits_by_query = load_hits(run.source, tracker=tracker, only=judgments, others=unjudged)
+    if not hits_by_query and not unjudged:
         warn(f"{run.name}: the run is empty")
     elif not hits_by_query:
         raise MismatchError(
-            f"{get_source_name(run.source)}: no query has {judged_by} (run: '{next(iter(queries.query_ids))}', {judged_by}: "
+            f"{get_source_name(run.source)}: no query has {judged_by} (run: '{next(iter(unjudged))}', {judged_by}: "
             f"'{next(iter(judgments))}'); pass the {judged_by} of these queries"
         )
-    _log_unjudged_queries(run.name, len(queries.query_ids) - len(hits_by_query), judged_by)
+    _log_unjudged_queries(run.name, len(unjudged), judged_by)
     tag = next((hits.tags[0] for hits in hits_by_query.values()), "")
     if judged_by == "judgments":
         judged = JudgedHitCounter(run.name, judgments, to_document=builder.by)
