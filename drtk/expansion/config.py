@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 from drtk.config import NoEffect, option, redeclare, setting
 from drtk.errors import UsageError
 from drtk.expansion.term_weights import TERM_WEIGHTS
-from drtk.models.config import ScorerSettings
-from drtk.training.config import Precision, TrainingConfig
+from drtk.models.config import PRECISION, Precision, ScorerSettings
+from drtk.training.config import TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,7 @@ class WeightingSettings:
         at_least=1,
         no_effect=_ONLY_MODEL,
     )
-    precision: Precision = setting(
-        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", no_effect=_ONLY_MODEL
-    )
+    precision: Precision = setting("auto", PRECISION, no_effect=_ONLY_MODEL)
     num_workers: int = setting(
         0, "Worker processes that split passages and compute weights; 0: one per core.", at_least=0
     )

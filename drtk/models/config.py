@@ -12,8 +12,13 @@ from drtk.errors import UsageError
 Similarity = Literal["cosine", "dot"]
 Title = Literal["join", "sep", "segment", "none"]
 PairTitle = Literal["colon", "join", "none"]
+Precision = Literal["auto", "float32", "float16", "bfloat16"]
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 SPARSE_POOLING = ("splade",)  # of sparse encoders, which pool the logits of their masked-LM head
+
+PRECISION = "Compute dtype; auto: float32 on a CPU, half precision on a GPU."
+BATCH_TOKENS = "Maximum tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]"
+PACKED = "Pack texts (no padding) on a GPU in 16-bit precision, if supported."
 
 
 def check_pooling(text: str | None, *, allow_sparse: bool = False) -> None:
@@ -84,14 +89,10 @@ class EncodeSettings(VectorSettings):
     model_file: str | None = setting(
         None, "ONNX or OpenVINO file in the model folder to run instead of the weights, such as onnx/model.onnx."
     )
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
-    )
+    precision: Precision = option("auto", PRECISION, panel=HARDWARE)
     vector_dtype: Literal["float32", "float16"] = option("float32", "Data type of the stored vectors.")
-    batch_tokens: int | None = setting(
-        None, "Maximum tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1
-    )
-    packed: bool = setting(True, "Pack texts (no padding) on a GPU in 16-bit precision, if supported.")
+    batch_tokens: int | None = setting(None, BATCH_TOKENS, at_least=1)
+    packed: bool = setting(True, PACKED)
     shard_size: int = setting(16384, "Texts per shard file; an interrupted run resumes at the last shard.", at_least=1)
 
 
@@ -139,9 +140,7 @@ class GenerationSettings:
     batch_tokens: int | None = setting(
         None, "Input and output tokens in memory. [default: 16384 on a CPU, half of a GPU's free memory]", at_least=1
     )
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
-    )
+    precision: Precision = option("auto", PRECISION, panel=HARDWARE)
 
     def check(self) -> None:
         """Raise UsageError for settings that cannot be combined, such as greedy decoding and an `n` other than 1.
@@ -180,13 +179,9 @@ class CrossEncoderSettings:
     """Settings for running a cross-encoder; None means the model's value, or a default by device."""
 
     max_length: int | None = option(None, "Maximum pair length in tokens. [default: the model's]", at_least=4)
-    batch_tokens: int | None = setting(
-        None, "Maximum tokens per batch. [default: 2048 on a CPU, 65536 on a GPU]", at_least=1
-    )
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
-    )
-    packed: bool = setting(True, "Pack texts (no padding) on a GPU in 16-bit precision, if supported.")
+    batch_tokens: int | None = setting(None, BATCH_TOKENS, at_least=1)
+    precision: Precision = option("auto", PRECISION, panel=HARDWARE)
+    packed: bool = setting(True, PACKED)
 
 
 _NO_SCORER = (NoEffect("requires --scorer", {"scorer": ("",)}),)
@@ -210,7 +205,7 @@ class ScorerSettings:
         at_least=1,
         no_effect=_NO_SCORER,
     )
-    scorer_precision: Literal["auto", "float32", "float16", "bfloat16"] = setting(
+    scorer_precision: Precision = setting(
         "auto", "Compute dtype of the scorer; auto: float32 on a CPU, half precision on a GPU.", no_effect=_NO_SCORER
     )
 

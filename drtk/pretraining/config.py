@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from drtk.config import EVALUATION, HARDWARE, option, setting
 from drtk.errors import MismatchError, UsageError
+from drtk.models.config import Precision
 
 Share = Annotated[float, 0.0, 1.0]  # types of options, with their bounds
 Count = Annotated[int, 1, float("inf")]
@@ -38,7 +39,7 @@ class PretrainSettings:
         0, "Number of passages to hold out of training, to evaluate the losses.", at_least=0, panel=EVALUATION
     )
     eval_steps: int = option(1000, "Steps between evaluations.", at_least=1, panel=EVALUATION)
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
+    precision: Precision = option(
         "auto", "Compute dtype; auto: bfloat16 if the GPU supports it, else float32.", panel=HARDWARE
     )
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass to save memory.")

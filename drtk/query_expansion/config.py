@@ -7,7 +7,15 @@ from typing import ClassVar, Literal
 
 from drtk.config import HARDWARE, METHOD, TRAINING, NoEffect, option, redeclare, setting
 from drtk.errors import UsageError
-from drtk.models.config import NOT_BEAM, NOT_SAMPLING, NOT_VLLM, CrossEncoderSettings, GenerationSettings
+from drtk.models.config import (
+    NOT_BEAM,
+    NOT_SAMPLING,
+    NOT_VLLM,
+    PRECISION,
+    CrossEncoderSettings,
+    GenerationSettings,
+    Precision,
+)
 from drtk.records import describe_kind_problem
 from drtk.training.config import NOT_MEASURED, TrainingConfig
 
@@ -245,6 +253,4 @@ class ReadSettings:
     batch_tokens: int | None = setting(
         None, "Maximum tokens per batch. [default: 32768 on a CPU, 131072 on a GPU]", at_least=1
     )
-    precision: Literal["auto", "float32", "float16", "bfloat16"] = option(
-        "auto", "Compute dtype; auto: float32 on a CPU, half precision on a GPU.", panel=HARDWARE
-    )
+    precision: Precision = option("auto", PRECISION, panel=HARDWARE)

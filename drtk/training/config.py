@@ -7,9 +7,8 @@ from typing import Literal
 
 from drtk.config import EVALUATION, HARDWARE, TRAINING, NoEffect, option, redeclare, setting
 from drtk.errors import UsageError
-from drtk.models.config import PairTitle, Similarity, Title, check_pooling
+from drtk.models.config import PACKED, PairTitle, Precision, Similarity, Title, check_pooling
 
-Precision = Literal["auto", "float32", "float16", "bfloat16"]
 NOT_MEASURED = NoEffect("requires --dev", {"dev": (None,)})
 
 
@@ -125,7 +124,7 @@ class RetrieverConfig(TrainingConfig):
     grad_cache: int | None = setting(
         None, "GradCache: texts per forward pass, for batches that do not fit into memory.", at_least=1
     )
-    packed: bool = setting(True, "Pack texts (no padding) on a GPU in 16-bit precision, if supported.")
+    packed: bool = setting(True, PACKED)
     train_fraction: float = setting(
         1.0, "Fraction of the queries to train on; smaller samples are subsets of larger ones.", at_least=0, at_most=1
     )
@@ -279,9 +278,7 @@ class RerankerConfig(TrainingConfig):
         no_effect=_NOT_CROSS_ENCODER,
         panel=HARDWARE,
     )
-    packed: bool = setting(
-        True, "Pack texts (no padding) on a GPU in 16-bit precision, if supported.", no_effect=_NOT_CROSS_ENCODER
-    )
+    packed: bool = setting(True, PACKED, no_effect=_NOT_CROSS_ENCODER)
     depth: int = setting(100, "Top candidates per query (hlatr).", at_least=2, no_effect=_NOT_HLATR)
     layers: int = setting(4, "Layers (hlatr).", at_least=1, no_effect=_NOT_HLATR)
     hidden: int = setting(128, "Hidden size (hlatr).", at_least=1, no_effect=_NOT_HLATR)
