@@ -15,6 +15,7 @@ import orjson
 
 from drtk.data.rows import Row, dump, parse_strings
 from drtk.expansion.config import KeepQueriesSettings
+from drtk.models.generator_input import format_passage
 from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
@@ -73,8 +74,6 @@ class QueryScorer:
 
     def tokenize(self, passages: Sequence[Passage], queries: Sequence[Sequence[str]]) -> Pairs:
         """Tokenize the queries with their passages."""
-        from drtk.models.generator_input import format_passage
-
         texts = [format_passage(passage, self._title) for passage in passages]
         pairs = [(query, text) for text, text_queries in zip(texts, queries, strict=True) for query in text_queries]
         return self._scorer.tokenize(pairs)

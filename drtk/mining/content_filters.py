@@ -17,6 +17,7 @@ from drtk.data.embeddings import KIND, gather_vectors, read_shards
 from drtk.errors import DrtkError, MismatchError
 from drtk.mining.candidates import CE, CandidatePool
 from drtk.mining.filters import ANSWER_CHECKS, ContentFilter
+from drtk.models.generator_input import format_passage
 from drtk.records import Passage
 from drtk.runtime.integrity import hash_id
 from drtk.runtime.manifest import read_manifest
@@ -213,8 +214,6 @@ class CrossEncoderFilter(ContentFilter):
                     f"query '{pool.query_id}': passage '{id}' has no cross-encoder score; give `scorer` to compute it"
                 )
             return
-        from drtk.models.generator_input import format_passage  # imports torch
-
         self._passages.load(id for _, id in missing)
         pairs = [
             (pool.query.query.text if pool.query.query else "", format_passage(self._passages[id], self._title))

@@ -20,8 +20,8 @@ import orjson
 from drtk.data.embeddings import digest_records
 from drtk.errors import DrtkError, UsageError
 from drtk.models.config import EncodeSettings
+from drtk.models.generator_input import format_items
 from drtk.models.model_folder import EncodingConfig
-from drtk.records import Passage
 from drtk.runtime.progress import log
 
 API_KEY = "OPENAI_API_KEY"
@@ -99,13 +99,7 @@ class EndpointEmbedder:
 
     def tokenize(self, items: Sequence[Any]) -> list[str]:
         """Return the texts of passages, queries or strings with prompt and title; the endpoint tokenizes them."""
-        from drtk.models.generator_input import format_passage  # imports torch
-
-        prompt, title = self.settings.prompt or "", self.encoding.title
-        texts = (
-            format_passage(item, title) if isinstance(item, Passage) else str(getattr(item, "text", item))
-            for item in items
-        )
+        prompt, texts = self.settings.prompt or "", format_items(items, self.encoding.title)
         return [f"{prompt}{text}" or " " for text in texts]  # endpoints reject empty texts
 
     def encode_tokens(self, texts: Sequence[str], report: Callable[[int], None] | None = None) -> np.ndarray:

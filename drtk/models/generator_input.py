@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drtk.errors import MismatchError, UsageError
 from drtk.models.model_folder import read_meta_entry
-from drtk.models.seq2seq import GenerationModel
 from drtk.records import Passage
+
+if TYPE_CHECKING:
+    from drtk.models.seq2seq import GenerationModel
 
 INPUT_ENTRY = "writing"  # entry of meta.json
 
@@ -42,6 +44,13 @@ def format_passage(passage: Passage, title: str) -> str:
     if not passage.title.strip() or title == "none":
         return passage.text
     return f"{passage.title}: {passage.text}" if title == "colon" else f"{passage.title} {passage.text}"
+
+
+def format_items(items: Sequence[Any], title: str) -> list[str]:
+    """Return the texts of passages (as `format_passage`), queries or strings."""
+    return [
+        format_passage(item, title) if isinstance(item, Passage) else str(getattr(item, "text", item)) for item in items
+    ]
 
 
 def load_input_format(folder: Path, overrides: Mapping[str, Any], *, strict: bool) -> GeneratorInputFormat:

@@ -15,7 +15,7 @@ from drtk.data.embeddings import digest_records
 from drtk.errors import MismatchError, UsageError, convert_import_error
 from drtk.models.config import EncodeSettings
 from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
-from drtk.models.generator_input import format_passage
+from drtk.models.generator_input import format_items
 from drtk.models.loading import report_load_errors
 from drtk.models.model_folder import (
     OWN_MODULES,
@@ -27,7 +27,6 @@ from drtk.models.model_folder import (
     resolve_tower_folder,
     warn_of_missing_prompt,
 )
-from drtk.records import Passage
 from drtk.runtime.integrity import compute_content_digest
 from drtk.runtime.remote_code import TRUST_ADVICE, is_remote_code_trusted
 
@@ -134,11 +133,7 @@ class SentenceTransformersEmbedder:
 
     def tokenize(self, items: Sequence[Any]) -> list[str]:
         """Return the texts of passages, queries or strings with their titles; sentence-transformers tokenizes them."""
-        title = self.encoding.title
-        return [
-            format_passage(item, title) if isinstance(item, Passage) else str(getattr(item, "text", item))
-            for item in items
-        ]
+        return format_items(items, self.encoding.title)
 
     def encode_tokens(self, texts: Sequence[str], report: Callable[[int], None] | None = None) -> np.ndarray:
         """Return the vectors of n texts, (n, dimension), float32. Raises DrtkError if the device is out of memory.
