@@ -290,10 +290,7 @@ def _search_beams(
     finally:
         network.generation_config = original
     begin = 1 if model.is_encoder_decoder else ids.shape[1]  # skip the start token, or the input
-    texts = []
-    for row in rows:
-        tokens = row[begin:].tolist()
-        texts.append(tokens[: next((index for index, token in enumerate(tokens) if token in model.ends), len(tokens))])
+    texts = [model.cut_at_end_token(row[begin:].tolist()) for row in rows]
     return [texts[start : start + settings.n] for start in range(0, len(texts), settings.n)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -318,21 +318,14 @@ def write_layout(folder: Path, encoding: EncodingConfig, *, hidden: int, dense: 
 
     hidden: dimension of the backbone's token vectors    dense: number of Dense modules; the caller writes the modules
     """
-    module_types = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * encoding.normalize]
-    paths = ["" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(module_types)]
-    modules = [
-        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for number, (kind, path) in enumerate(zip(module_types, paths, strict=True))
-    ]
-    write_json(folder / MODULES, modules)
+    kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * encoding.normalize]
+    paths = _write_modules(folder, [f"sentence_transformers.models.{kind}" for kind in kinds])
     _write_settings(folder, encoding)
-    for path in paths[1:]:
-        (folder / path).mkdir(exist_ok=True)
     modes: dict[str, Any] = {key: name in encoding.pooling for key, name in _OLD_POOLINGS.items()}
     if _parse_poolings(modes) != encoding.pooling:  # the flags have a fixed order; old versions cannot read the list
         modes = {"pooling_mode": [*encoding.pooling]}
     write_json(
-        folder / "1_Pooling" / "config.json",
+        folder / paths[1] / "config.json",
         {"word_embedding_dimension": hidden, **modes, "include_prompt": encoding.include_prompt},
     )
     if encoding.normalize:
@@ -345,22 +338,25 @@ def write_sparse_layout(folder: Path, encoding: EncodingConfig, *, vocabulary: i
 
     vocabulary: number of word pieces
     """
-    module_types = {"": "MLMTransformer", "1_SpladePooling": "SpladePooling"}
+    kinds = ["MLMTransformer", "SpladePooling"]
+    paths = _write_modules(folder, [f"sentence_transformers.sparse_encoder.models.{kind}" for kind in kinds])
+    _write_settings(folder, encoding)
+    pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": vocabulary}
+    write_json(folder / paths[1] / "config.json", pooling)
+    _write_shared(folder, encoding)
+
+
+def _write_modules(folder: Path, types: Sequence[str]) -> list[str]:
+    """Write modules.json and make the folders of all modules but the first; return the paths in `folder`."""
+    paths = ["", *(f"{number}_{kind.rpartition('.')[2]}" for number, kind in enumerate(types[1:], start=1))]
     modules = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": path,
-            "type": f"sentence_transformers.sparse_encoder.models.{kind}",
-        }
-        for number, (path, kind) in enumerate(module_types.items())
+        {"idx": number, "name": str(number), "path": path, "type": kind}
+        for number, (path, kind) in enumerate(zip(paths, types, strict=True))
     ]
     write_json(folder / MODULES, modules)
-    _write_settings(folder, encoding)
-    (folder / "1_SpladePooling").mkdir(exist_ok=True)
-    pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": vocabulary}
-    write_json(folder / "1_SpladePooling" / "config.json", pooling)
-    _write_shared(folder, encoding)
+    for path in paths[1:]:
+        (folder / path).mkdir(exist_ok=True)
+    return paths
 
 
 def _write_settings(folder: Path, encoding: EncodingConfig) -> None:
@@ -383,7 +379,7 @@ def write_untied_layout(folder: Path, encoding: EncodingConfig) -> None:
             structure.setdefault(task, []).append(name)
     parameters = {"default_route": "document", "allow_empty_key": True}
     write_json(folder / "router_config.json", {"types": types, "structure": structure, "parameters": parameters})
-    write_json(folder / MODULES, [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}])
+    _write_modules(folder, ["sentence_transformers.models.Router"])
     _write_shared(folder, encoding)
 
 

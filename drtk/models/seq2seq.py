@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,10 @@ class GenerationModel:
         """The id of the padding token; the end token if the tokenizer has none (GPT-2)."""
         pad = self.tokenizer.pad_token_id
         return int(self.ends[0] if pad is None else pad)
+
+    def cut_at_end_token(self, tokens: Sequence[int]) -> list[int]:
+        """Return the tokens before the first end token."""
+        return list(takewhile(lambda token: token not in self.ends, tokens))
 
 
 def load_generation_model(

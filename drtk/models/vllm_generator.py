@@ -94,17 +94,13 @@ class VllmGenerator(TextGenerator):
             ]
             inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
             for row, output in zip(texts, self._engine.generate(inputs, params, use_tqdm=False), strict=True):
-                row += self._detokenize([self._cut_at_end_token(each.token_ids) for each in output.outputs])
+                row += self._detokenize([self._model.cut_at_end_token(each.token_ids) for each in output.outputs])
         return texts
 
     def _compute_seed(self, key: str) -> int:
         """Return the seed of the first text of a key; vLLM adds the index of the text."""
         name = f"{self._seed}\0{key}".encode(errors="surrogatepass")
         return int.from_bytes(blake2b(name, digest_size=7).digest(), "little")  # below 2**56
-
-    def _cut_at_end_token(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens before the first end token."""
-        return [*tokens][: next((at for at, token in enumerate(tokens) if token in self._model.ends), None)]
 
 
 @contextmanager
