@@ -243,8 +243,14 @@ def _check_package(name: str, *, needed: bool, use: str = "") -> CheckResult:
 
 
 _CHECKS = (
-    *(_check_python, _check_torch, _check_libraries, _check_faiss),
-    *(_check_lucene, _check_punkt, _check_extras, _check_hub),
+    _check_python,
+    _check_torch,
+    _check_libraries,
+    _check_faiss,
+    _check_lucene,
+    _check_punkt,
+    _check_extras,
+    _check_hub,
 )
 
 

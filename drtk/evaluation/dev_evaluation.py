@@ -30,9 +30,8 @@ from drtk.text.rng import sample_uniform
 from drtk.training.best_checkpoint import Metrics
 
 DEPTH = 10
-EncodeRecords = Callable[
-    [Sequence[Any], Literal["query", "passage"]], np.ndarray
-]  # records of a role -> (n, d) float32
+# Records of a role -> (n, d) float32
+EncodeRecords = Callable[[Sequence[Any], Literal["query", "passage"]], np.ndarray]
 SampleKey = Callable[[str], float]  # hash of an id; the ids with the smallest hashes are sampled
 
 

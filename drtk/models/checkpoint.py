@@ -29,14 +29,15 @@ from drtk.runtime.streams import digest_file
 from drtk.text.batching import TextTokenizer, iter_batches_by_length
 
 _TOKENIZER_FILES = (
-    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
 )
-_AFTER_PADDING = (
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "mpnet",
-)  # their first position is the one after the padding id
+# Model types whose first position is the one after the padding id
+_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 DEFAULT_MAX_LENGTH = 512  # tokens, for models and tokenizers without a limit
 _BATCH_TOKENS, _SPARSE_BATCH_TOKENS = 1 << 14, 1 << 11  # a sparse encoder computes logits over the vocabulary
 _NO_LM_HEAD = "has no trained masked-LM head; train one with `drtk pretrain`"

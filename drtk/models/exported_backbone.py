@@ -13,10 +13,8 @@ from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError, convert_import_error
 
-_HIDDEN_STATES = (
-    "last_hidden_state",
-    "token_embeddings",
-)  # names of the output in exports of transformers, and of others
+# Names of the output in exports of transformers, and of others
+_HIDDEN_STATES = ("last_hidden_state", "token_embeddings")
 Run = Callable[[Mapping[str, np.ndarray]], np.ndarray]  # inputs by name, each (texts, tokens) -> (texts, tokens, width)
 
 

@@ -282,9 +282,8 @@ def _search_beams(
     if model.is_encoder_decoder:
         options |= {"decoder_start_token_id": model.start, "forced_bos_token_id": model.first}
     original = network.generation_config
-    network.generation_config = GenerationConfig(
-        **options
-    )  # an argument would inherit missing options from the model's
+    # As an argument it would inherit missing options from the model's.
+    network.generation_config = GenerationConfig(**options)
     try:
         rows = network.generate(input_ids=ids, attention_mask=mask)
     finally:

@@ -153,18 +153,29 @@ def run_packed_attention(
 
 
 def _run_flash_attention(
-    module: nn.Module, *states: Any, dropout: float, scaling: float | None, window: tuple[int, int]
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packing: Packing,
+    *,
+    dropout: float,
+    scaling: float | None,
+    window: tuple[int, int],
 ) -> Tensor:
     """Run the flash attention kernel of `torch.nn.attention.varlen`; its public function does not support dropout.
 
-    states: query, key, value and packing    window: numbers of visible tokens (before, after) a token; -1: all
+    window: numbers of visible tokens (before, after) a token; -1: all
     """
-    *inputs, value, packing = states
     # under autocast, rotary embeddings make queries and keys float32
-    query, key, value = (each[0].transpose(0, 1).to(value.dtype) for each in (*inputs, value))  # (T, heads, head size)
+    inputs = [each[0].transpose(0, 1).to(value.dtype) for each in (query, key, value)]  # (T, heads, head size)
     places = packing.offsets, packing.offsets, packing.width, packing.width
     context: Tensor = torch.ops.aten._flash_attention_forward(
-        *(query, key, value, *places, dropout, window == (-1, 0), False),
+        *inputs,
+        *places,
+        dropout,
+        window == (-1, 0),
+        False,
         scale=scaling,
         window_size_left=window[0],
         window_size_right=window[1],
@@ -173,18 +184,25 @@ def _run_flash_attention(
 
 
 def _run_sdpa(
-    module: nn.Module, *states: Any, dropout: float, scaling: float | None, window: tuple[int, int]
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packing: Packing,
+    *,
+    dropout: float,
+    scaling: float | None,
+    window: tuple[int, int],
 ) -> Tensor:
     """Run sdpa on each group of consecutive texts of equal length. Arguments as in `_run_flash_attention`."""
-    *inputs, packing = states
-    (left, right), outputs = window, []
-    runs = [run.tolist() for run in torch.unique_consecutive(packing.offsets.diff(), return_counts=True)]
-    sizes = [length * texts for length, texts in zip(*runs, strict=True)]
-    parts = zip(*(each[0].split(sizes, dim=1) for each in inputs), strict=True)
-    for length, texts, part in zip(*runs, parts, strict=True):
-        batch = (
-            each.unflatten(1, (texts, length)).transpose(0, 1) for each in part
-        )  # (texts, heads, length, head size)
+    left, right = window
+    outputs = []
+    lengths, counts = (run.tolist() for run in torch.unique_consecutive(packing.offsets.diff(), return_counts=True))
+    sizes = [length * texts for length, texts in zip(lengths, counts, strict=True)]
+    parts = zip(*(each[0].split(sizes, dim=1) for each in (query, key, value)), strict=True)
+    for length, texts, part in zip(lengths, counts, parts, strict=True):
+        # (texts, heads, length, head size) each
+        batch = (each.unflatten(1, (texts, length)).transpose(0, 1) for each in part)
         mask = None
         if left >= 0:
             places = torch.arange(length)
