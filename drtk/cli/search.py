@@ -171,7 +171,7 @@ def _get_document_mapper(corpus: str | None) -> Callable[[str], str]:
     from functools import cache
 
     from drtk.data.corpus_store import CorpusStore
-    from drtk.data.ids import get_document_id, parse_document_id
+    from drtk.records import get_document_id, parse_document_id
 
     if corpus is None:
         return parse_document_id

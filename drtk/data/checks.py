@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from drtk.data import sniff
-from drtk.data.ids import parse_document_id
 from drtk.data.runs import is_named
 from drtk.data.tables import is_table
 from drtk.data.trec import Judgments, Order, QueryHits, iter_grouped_hits
 from drtk.errors import MismatchError, RecordError, UsageError
-from drtk.records import Passage
+from drtk.records import Passage, parse_document_id
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import SOURCES, is_unchanged, load_output_manifest
 from drtk.runtime.progress import warn

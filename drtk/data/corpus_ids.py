@@ -11,9 +11,8 @@ from zlib import crc32
 import numpy as np
 
 from drtk.data.arrays import RaggedArray, RaggedWriter, map_array
-from drtk.data.ids import get_document_id, parse_document_id
 from drtk.data.readers import read_passages
-from drtk.records import Passage
+from drtk.records import Passage, get_document_id, parse_document_id
 from drtk.runtime.inputs import InputTracker
 
 _CHUNK = 512  # passages

@@ -16,7 +16,6 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import check_finite, read_shards
 from drtk.data.examples import ParsedExample
 from drtk.data.findings import DuplicateFinder, Findings
-from drtk.data.ids import parse_document_id
 from drtk.data.readers import read_queries
 from drtk.data.rows import is_example, parse_expansion, parse_prediction
 from drtk.data.sniff import MAX_LINES, is_surely_passage, sniff_row
@@ -24,7 +23,7 @@ from drtk.data.tables import is_table
 from drtk.data.trec import Judgments, load_qrels
 from drtk.data.tsv import parse_example_header
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.records import Hit, Passage, Query
+from drtk.records import Hit, Passage, Query, parse_document_id
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import find_damage, read_manifest
 from drtk.runtime.streams import STANDARD, get_source_name, is_stream

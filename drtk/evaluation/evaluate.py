@@ -9,13 +9,13 @@ from itertools import islice
 from math import exp, log
 from subprocess import SubprocessError
 
-from drtk.data.ids import parse_document_id
 from drtk.data.trec import Judgments, Order, QueryHits
 from drtk.errors import UsageError
 from drtk.evaluation import METRICS
 from drtk.evaluation.config import ScoringSettings
 from drtk.evaluation.measures import Measure
 from drtk.evaluation.metrics import RANK_MEASURES, JudgedRanks
+from drtk.records import parse_document_id
 from drtk.runtime import progress
 
 Value = float | int | str  # of a measure; counts are integers

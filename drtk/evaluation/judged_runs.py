@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from drtk.data.checks import JudgedHitCounter
-from drtk.data.ids import parse_document_id
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgments, load_hits, load_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError
@@ -18,6 +17,7 @@ from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.evaluation.result_table import format_results
 from drtk.indexing.config import RUN_DEPTH
+from drtk.records import parse_document_id
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import load_output_manifest
 from drtk.runtime.progress import log, log_detail, warn

@@ -8,7 +8,6 @@ from itertools import product
 from typing import NamedTuple, TypeVar
 
 from drtk.data.checks import JudgedHitCounter
-from drtk.data.ids import parse_document_id
 from drtk.data.readers import read_queries
 from drtk.data.trec import Judgments, QueryHits, Ranking
 from drtk.errors import MismatchError, UsageError
@@ -16,6 +15,7 @@ from drtk.evaluation.evaluate import Evaluator, RankingBuilder
 from drtk.evaluation.judged_runs import log_missing_queries, read_judgments
 from drtk.evaluation.measures import parse_measures
 from drtk.indexing.config import SearchSettings
+from drtk.records import parse_document_id
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import FUSIONS, fuse
 from drtk.retrieval.search import IndexGroup, RankingOptions, iter_rankings

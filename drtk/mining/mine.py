@@ -18,7 +18,6 @@ from drtk.data.checks import (
     warn_if_texts_missing,
 )
 from drtk.data.corpus_ids import CorpusIds
-from drtk.data.ids import parse_document_id
 from drtk.data.readers import read_queries
 from drtk.data.rows import dump
 from drtk.errors import UsageError
@@ -38,7 +37,7 @@ from drtk.mining.content_filters import (
 from drtk.mining.filters import ANSWER_CHECKS, ContentFilter, ScoreFilter, build_score_filters
 from drtk.mining.policies import Policy, sample_random_ids
 from drtk.mining.sources import IndexSearch, MiningSources, QueryStream, parse_sources, read_judgments
-from drtk.records import Example
+from drtk.records import Example, parse_document_id
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log, warn

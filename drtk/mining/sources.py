@@ -15,7 +15,6 @@ from drtk.data import sniff
 from drtk.data.checks import WithErrors, skip_unknown_ids
 from drtk.data.corpus_ids import CorpusIds
 from drtk.data.examples import ParsedExample, parse_example_row, parse_query_id
-from drtk.data.ids import parse_document_id
 from drtk.data.readers import iter_json_rows, read_queries
 from drtk.data.rows import Row
 from drtk.data.runs import group_runs, parse_runs
@@ -24,7 +23,7 @@ from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.indexing.base import read_index_manifest
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
 from drtk.mining.config import MineSettings, MiningInputs
-from drtk.records import Query
+from drtk.records import Query, parse_document_id
 from drtk.retrieval.search import (
     BATCH_SIZE,
     IndexGroup,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from drtk.data.ids import get_document_id, parse_document_id
 from drtk.data.readers import read_queries
 from drtk.data.trec import load_qrels
 from drtk.errors import MismatchError
@@ -16,7 +15,7 @@ from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.indexing.base import Ranking
 from drtk.indexing.config import SearchSettings
-from drtk.records import Passage, Query
+from drtk.records import Passage, Query, get_document_id, parse_document_id
 from drtk.retrieval.passage_lookup import PassageLookup
 from drtk.retrieval.search import IndexGroup, RankingOptions, TextQuerySearcher, make_query_encoder
 from drtk.retrieval.snippets import extract_snippet, format_place, stem_query_words

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drtk.data.arrays import RaggedWriter
-from drtk.data.ids import get_document_id
 from drtk.data.rows import parse_strings
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.records import Passage
+from drtk.records import Passage, get_document_id
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import hash_id
 from drtk.runtime.progress import Progress

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drtk.data.corpus_ids import CorpusIds
-from drtk.data.ids import parse_document_id
 from drtk.mining.audit import build_audit_row
 from drtk.mining.candidates import CandidatePool, Hits, MiningQuery
 from drtk.mining.config import MineSettings
@@ -15,7 +14,7 @@ from drtk.mining.mine import RANDOM, Miner
 from drtk.mining.policies import MSMARCO, SBERT, TEVATRON
 from drtk.mining.report import summarize_audit
 from drtk.mining.sources import MiningSources, QueryStream
-from drtk.records import Passage, Query
+from drtk.records import Passage, Query, parse_document_id
 from drtk.runtime.inputs import InputTracker
 
 IDS = [f"d{document}#{chunk}" for document in range(10) for chunk in range(3)]

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 import orjson
 
-from drtk.data.ids import parse_document_id
 from drtk.data.runs import NamedRun, parse_runs
 from drtk.data.trec import Judgments
 from drtk.errors import DrtkError, UsageError, convert_import_error
@@ -18,6 +17,7 @@ from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.evaluate import RankingBuilder
 from drtk.evaluation.judged_runs import log_missing_queries, read_judgments, read_rankings
 from drtk.evaluation.plots import PLOTS
+from drtk.records import parse_document_id
 from drtk.runtime.inputs import InputTracker
 
 # The colors of Okabe and Ito, which color-blind readers can distinguish.

@@ -10,9 +10,9 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.data.checks import JudgedHitCounter
-from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError
 from drtk.mining.mine import Miner
+from drtk.records import parse_document_id
 from tests.expansion_collection import write_rows
 from tests.run_commands import get_messages, write_text
 

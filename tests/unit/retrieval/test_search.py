@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from drtk.cli.search import split_paths
-from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing import exact
 from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings, SearchSettings
 from drtk.indexing.vectors import open_embeddings
-from drtk.records import Passage, Query
+from drtk.records import Passage, Query, parse_document_id
 from drtk.retrieval.search import (
     IndexGroup,
     QueryEncoder,

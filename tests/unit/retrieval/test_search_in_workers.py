@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drtk.data.ids import parse_document_id
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.config import SearchSettings
+from drtk.records import parse_document_id
 from drtk.retrieval.search import IndexGroup, RankingOptions, iter_rankings
 from drtk.runtime.runners import BatchFunction, RunnerSettings
 from drtk.runtime.worker_groups import _split_evenly, open_worker_group
