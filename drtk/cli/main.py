@@ -238,9 +238,7 @@ def run() -> None:
             if isinstance(done.__context__, BrokenPipeError):  # Typer exits with 1 on a broken pipe
                 _exit(OutputClosed.status)
             _exit(done.code if isinstance(done.code, int) else 1)
-        except OutputClosed as closed:
-            _exit(closed.status)
-        except BrokenPipeError:
+        except (OutputClosed, BrokenPipeError):
             _exit(OutputClosed.status)
         except Exception as error:
             if interrupts:  # imports and libraries may turn KeyboardInterrupt into another exception

@@ -11,6 +11,7 @@ from drtk.cli.decorators import plain_command
 from drtk.cli.main import COMMANDS, load_functions
 from drtk.cli.options import format_default, make_argument, make_option
 from drtk.config import Preset, get_default, get_flag, list_preset_names, load_preset, merge_settings, strip_optional
+from drtk.data.findings import format_count
 from drtk.errors import UsageError
 
 _FIELD_NAMES = {"documents": "neighbors"}  # corpus fields that the documentation calls by another name
@@ -69,7 +70,8 @@ def _check_preset(preset: Preset) -> str:
 
     plan = parse_composition(preset.content | {"name": preset.name}, preset.name)
     needs = sorted(_FIELD_NAMES.get(field, field) for field in check_composition(plan, place=preset.name))
-    line = f"{preset.name}: valid, {_format_count(plan.slots, 'slot')}, {_format_count(plan.objectives, 'objective')}"
+    slots, objectives = format_count(len(plan.slots), "slot"), format_count(len(plan.objectives), "objective")
+    line = f"{preset.name}: valid, {slots}, {objectives}"
     if plan.generator is not None and plan.generator.mode == "frozen":
         line += ", a generator"
     line += f"; required passage fields: {', '.join(needs)}" if needs else "; no passage fields required"
@@ -109,7 +111,3 @@ def _get_settings_class(preset: Preset) -> Any:
             f"{preset.name}: no presets exist for '{preset.command}'; set `command` to a command that drtk presets lists"
         )
     return settings
-
-
-def _format_count(items: Any, noun: str) -> str:
-    return f"{len(items)} {noun}{'s' if len(items) != 1 else ''}"

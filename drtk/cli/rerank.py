@@ -59,8 +59,7 @@ def rerank(
     from drtk.models.model_folder import is_list_reranker, resolve_model_folder
 
     check_run(source)
-    if corpus is not None and queries is not None:
-        warn_if_swapped(corpus, queries)
+    warn_if_swapped(corpus, queries)
     if corpus is not None:
         check_same_corpus(source, corpus, skip=skip_corpus_check)
     folder = resolve_model_folder(model)
@@ -68,7 +67,10 @@ def rerank(
         if vectors is None or any(option is not None for option in (corpus, queries, save_vectors)):
             problem = "HLATR models rerank by vectors; give --vectors, without --corpus, --queries and --save-vectors"
             raise UsageError(f"{model}: {problem}")
-        _reject_text_options(model, settings, skip_corpus_check=skip_corpus_check)
+        names = [name for name in list_changed_fields(settings) if name not in ("depth", "tag")]
+        names += ["skip_corpus_check"] * skip_corpus_check
+        if names:
+            raise UsageError(f"`{names[0]}` requires a cross-encoder; {model} reranks by --vectors alone")
         _rerank_lists(source, str(folder), vectors, device, settings, runner_settings, job)
         return
     if corpus is None or queries is None:
@@ -77,13 +79,14 @@ def rerank(
         raise UsageError(
             "--vectors requires an HLATR model; use --save-vectors to write the vectors of a cross-encoder"
         )
-    _rerank_pairs(source, model, (corpus, queries), save_vectors, device, settings, runner_settings, job)
+    _rerank_pairs(source, model, corpus, queries, save_vectors, device, settings, runner_settings, job)
 
 
 def _rerank_pairs(
     run: str,
     model: str,
-    files: tuple[str, str],
+    corpus: str,
+    queries: str,
     vectors: str | None,
     device: str,
     settings: RerankSettings,
@@ -97,7 +100,6 @@ def _rerank_pairs(
     from drtk.retrieval.rerank import RunReranker, find_text_problem, read_ranking_texts, warn_if_texts_missing
     from drtk.runtime.runners import map_batches
 
-    corpus, queries = files
     title = resolve_title_format(model, settings.title, strict=True)
     job.lookups = (corpus, str(resolve_model_folder(model)))
     texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker)}
@@ -122,14 +124,6 @@ def _rerank_pairs(
             writer.job.release()
         raise
     warn_if_texts_missing(job.counts, corpus)
-
-
-def _reject_text_options(model: str, settings: RerankSettings, *, skip_corpus_check: bool) -> None:
-    """Raise UsageError for options that only cross-encoders use, not list rerankers."""
-    names = [name for name in list_changed_fields(settings) if name not in ("depth", "tag")]
-    names += ["skip_corpus_check"] * skip_corpus_check
-    if names:
-        raise UsageError(f"`{names[0]}` requires a cross-encoder; {model} reranks by --vectors alone")
 
 
 def _rerank_lists(
@@ -196,7 +190,7 @@ class _VectorWriter:
 
     def write(self, scored: Generator[Any, None, None]) -> Generator[BatchResult, None, None]:
         """Yield the run lines of each batch after writing its vectors; finish the folder after the last batch."""
-        from drtk.data.embeddings import write_pairs
+        from drtk.data.embeddings import PAIR_ROLE, write_pairs
 
         with closing(scored):
             for batch in scored:
@@ -207,17 +201,12 @@ class _VectorWriter:
         if not self._is_whole:
             self._filter.tracker.inputs.remove(self._entry)
             if self._filter.find_problem is None or self._filter.find_problem(1) is None:
-                self._finish()
-
-    def _finish(self) -> None:
-        from drtk.data.embeddings import PAIR_ROLE
-
-        self.job.counts["pairs"] = self._writer.num_rows
-        self.job.tracker.inputs += self._filter.tracker.inputs
-        self.job.finish(
-            role=PAIR_ROLE,
-            scorer=self._identity,
-            dimension=self._writer.dimension,
-            dtype=self._dtype,
-            shards=self._writer.entries,
-        )
+                self.job.counts["pairs"] = self._writer.num_rows
+                self.job.tracker.inputs += self._filter.tracker.inputs
+                self.job.finish(
+                    role=PAIR_ROLE,
+                    scorer=self._identity,
+                    dimension=self._writer.dimension,
+                    dtype=self._dtype,
+                    shards=self._writer.entries,
+                )

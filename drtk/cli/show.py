@@ -86,10 +86,17 @@ def describe_preset(recipe: Mapping[str, Any], changes: Sequence[str], dropped: 
         yield f"objective {term.name}, {term.weight:g} x: {describe_objective(plan, term)}"
 
 
-_SHOWN_SEPARATELY = (
+_SHOWN_SEPARATELY = {
     MANIFEST_DIGEST,
-    *["kind", "command", "started", "seconds", "settings", "inputs", "counts", "versions"],
-)
+    "kind",
+    "command",
+    "started",
+    "seconds",
+    "settings",
+    "inputs",
+    "counts",
+    "versions",
+}
 
 
 def find_manifest(path: str) -> Manifest | None:
@@ -129,7 +136,7 @@ def describe_path(path: str, *, count: int) -> str:
     return "".join(f"{escape_control_characters(line)}\n" for line in lines)
 
 
-def _iter_manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
+def _iter_manifest_lines(manifest: Manifest, about: Sequence[tuple[str, str]]) -> Iterator[str]:
     yield _format_entry("kind", manifest.get("kind"))
     for name, description in about:
         yield from _wrap_text(name, description)
@@ -287,8 +294,10 @@ def show(
             raise UsageError("--preset cannot be combined with --term-weights, --html or --json; omit them")
         if model is None:
             raise UsageError("--preset requires --model, whose tokenizer splits the passages")
-        files = {"generator": generator, "side_files": with_files or []}
-        _show_model_inputs(path, preset, model=model, count=count, changes=changes or [], seed=seed, **files)
+        _show_model_inputs(
+            path, preset, model=model, generator=generator, side_files=with_files or [], changes=changes or [],
+            count=count, seed=seed,
+        )  # fmt: skip
         return
     if model is not None or generator is not None or changes:
         raise UsageError("--model, --generator and --set require --preset")

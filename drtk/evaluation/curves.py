@@ -84,7 +84,8 @@ def read_curves(source: str, *, field: str | None = None, tracker: InputTracker 
         step: Any = row.get("step")
         values = {name: float(value) for name, value in row.items() if name != "step" and type(value) in (int, float)}
         has_step = type(step) is int
-        if (needed in row or field is None) and not (has_step and (needed in values or needed not in row)):
+        is_valid = has_step and (needed in values or needed not in row)
+        if not is_valid and (needed in row or field is None):
             raise ValueError(f"expected an integer 'step' and a number as '{needed}'")
         return (step, values) if has_step else (0, {})
 

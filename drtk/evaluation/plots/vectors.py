@@ -165,7 +165,7 @@ def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     if not pairs:
         raise MismatchError(
             "no relevant query-passage pair has both vectors; pass the embeddings of the judged queries and passages (first judged query: "
-            f"'{(*judged, ('', ''))[0][0]}')"
+            f"'{next((query for query, _ in judged), '')}')"
         )
     first, second = np.stack([queries[id] for id, _ in pairs]), np.stack([passages[id] for _, id in pairs])
     geometry["judged pairs"] = {"alignment": compute_alignment(first, second)}
@@ -274,13 +274,12 @@ def _read_cosines(source: str, inputs: PlotInputs) -> dict[str, tuple[np.ndarray
     if inputs.pairs is not None:
         raise UsageError("`pairs` cannot be combined with a file of cosines; omit it")
     pairs: dict[str, list[tuple[float, float]]] = {}
-    rows = read_records(
-        source,
-        lambda row: (row.get("system"), _get_number(row, "cosine"), _get_number(row, "score")),
-        tracker=inputs.tracker,
-    )
-    for system, cosine, rating in rows:
-        pairs.setdefault(str(system or source), []).append((cosine, rating))
+
+    def parse_row(row: Row) -> tuple[str, float, float]:
+        return str(row.get("system") or source), _get_number(row, "cosine"), _get_number(row, "score")
+
+    for system, cosine, rating in read_records(source, parse_row, tracker=inputs.tracker):
+        pairs.setdefault(system, []).append((cosine, rating))
     if not pairs:
         raise DrtkError(
             f"{get_source_name(source)}: no sentence pairs; create the file with drtk eval-sentences --pairs-out"
