@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ def resolve_collections(command: str, given: dict[str, Any], data: str | None) -
     data: collection that provides the corpus, queries and judgments that are not given
     """
     given = dict(given)
-    settings = {key: value for key, value in given.items() if is_dataclass(value) and not isinstance(value, type)}
+    settings: dict[str, Any] = {key: value for key, value in given.items() if is_dataclass(value)}
     split = _get_split(command, given)
     if data is not None:
         from drtk.data.collection import is_collection
@@ -46,23 +46,21 @@ def resolve_collections(command: str, given: dict[str, Any], data: str | None) -
                 value = data
             if command != "eval" or value is None or not Path(value).is_dir():  # eval takes folders of collections
                 given[name] = _resolve_file(value, part, split)
-    if command in _READS_DEV_FOLDER and given.get("dev") is not None:
-        given["dev"] = _resolve_dev(given["dev"])
+    if command in _READS_DEV_FOLDER and (dev := given.get("dev")) is not None and not Path(dev).is_dir():
+        from drtk.data.collection import copy_dev_set
+
+        given["dev"] = copy_dev_set(dev)
     for key, value in settings.items():
-        known = {item.name: getattr(value, item.name) for item in fields(value) if item.name in _OPTIONS}
-        files = {
-            name: _resolve_file(file, _OPTIONS[name], split) for name, file in known.items() if isinstance(file, str)
-        }
-        given[key] = replace(value, **files) if files != known else value
-    input_part = _get_positional_part(command, given, settings)
-    if input_part is None:
-        return given
-    for name in _POSITIONAL:
-        value = given.get(name)
-        if isinstance(value, list):
-            given[name] = [_resolve_file(item, input_part, split) for item in value]
-        elif value is not None:
-            given[name] = _resolve_file(value, input_part, split)
+        known = {name: file for name in _OPTIONS if isinstance(file := getattr(value, name, None), str)}
+        given[key] = replace(
+            value, **{name: _resolve_file(file, _OPTIONS[name], split) for name, file in known.items()}
+        )
+    if (input_part := _get_positional_part(command, given, settings)) is not None:
+        for name in _POSITIONAL:
+            if isinstance(value := given.get(name), list):
+                given[name] = [_resolve_file(item, input_part, split) for item in value]
+            elif value is not None:
+                given[name] = _resolve_file(value, input_part, split)
     return given
 
 
@@ -73,15 +71,6 @@ def _resolve_file(source: str | None, part: Part, split: str) -> str | None:
     from drtk.data.collection import resolve_collection_file
 
     return resolve_collection_file(source, part, split=split)
-
-
-def _resolve_dev(source: str) -> str:
-    """Return the BEIR folder of a development set; `irds:ID` and `hf:NAME` are copied to the cache."""
-    if Path(source).is_dir():
-        return source
-    from drtk.data.collection import copy_dev_set
-
-    return copy_dev_set(source)
 
 
 def _get_split(command: str, given: dict[str, Any]) -> str:
