@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Annotated
 
 from drtk.cli.decorators import folder_command
@@ -32,8 +33,6 @@ def report(
     drtk report bm25=bm25.run dense=dense.run --qrels qrels.tsv -o report
     drtk report bm25.run dense.run --qrels qrels.tsv --corpus corpus.jsonl --queries queries.jsonl -o report
     """
-    import shutil
-
     from drtk.evaluation.report import build_report
     from drtk.runtime.progress import escape_control_characters
 

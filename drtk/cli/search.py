@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -168,8 +169,6 @@ def split_paths(paths: Sequence[str]) -> tuple[list[str], str | None]:
 
 def _get_document_mapper(corpus: str | None) -> Callable[[str], str]:
     """Return a function that maps a passage id to its document id: `metadata.source_id` in `corpus`, else the part before #."""
-    from functools import cache
-
     from drtk.data.corpus_store import CorpusStore
     from drtk.records import get_document_id, parse_document_id
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
+
+import orjson
 
 from drtk.cli.decorators import plain_command
 from drtk.cli.options import make_argument, with_settings
@@ -28,10 +31,6 @@ def validate(
     drtk validate squad
     drtk validate test.run --as run --qrels qrels.tsv --corpus corpus.jsonl
     """
-    from pathlib import Path
-
-    import orjson
-
     from drtk.data.collection import is_collection
     from drtk.data.findings import format_count
     from drtk.data.validation import validate_collection, validate_file, validate_folder

@@ -8,7 +8,6 @@ from math import isfinite
 from typing import Any
 
 from drtk.data.rows import (
-    EXAMPLE_FIELDS,
     NEGATIVE,
     PASSAGE_IDS,
     Row,
@@ -47,7 +46,7 @@ class ParsedExample:
 def parse_example_row(row: Row) -> ParsedExample:
     """Parse a training example in any known format. Raises ValueError for an invalid row."""
     row = row.copy()
-    for field, parse in _PARSERS:
+    for field, parse in _PARSERS.items():
         if field in row:
             parsed = parse(row)
             for name in ("positives", "negatives", "scores", "sources"):
@@ -56,7 +55,7 @@ def parse_example_row(row: Row) -> ParsedExample:
             return parsed
     has_pair = sum(isinstance(value, str) for value in row.values()) > 1
     hint = "; rename the columns of a pair to anchor and positive" if has_pair else ""
-    raise ValueError(f"not a training example: has none of {', '.join((*EXAMPLE_FIELDS, 'positive'))}{hint}")
+    raise ValueError(f"not a training example: has none of {', '.join(_PARSERS)}{hint}")
 
 
 def parse_query_id(row: Row) -> str:
@@ -285,12 +284,12 @@ def _parse_numbers(value: Any, field: str, count: int) -> list[float]:
     return [float(item) for item in value]
 
 
-_PARSERS: tuple[tuple[str, Callable[[Row], ParsedExample]], ...] = (
-    ("positives", _parse_drtk_or_simlm),
-    ("positive_passages", _parse_tevatron),
-    ("positive_document_ids", _parse_tevatron_ids),
-    ("positive_ctxs", _parse_dpr),
-    ("ctxs", _parse_dpr_results),
-    ("pos", _parse_flag_or_sbert),
-    ("positive", _parse_triplet),
-)
+_PARSERS: dict[str, Callable[[Row], ParsedExample]] = {  # by a field that only this format has
+    "positives": _parse_drtk_or_simlm,
+    "positive_passages": _parse_tevatron,
+    "positive_document_ids": _parse_tevatron_ids,
+    "positive_ctxs": _parse_dpr,
+    "ctxs": _parse_dpr_results,
+    "pos": _parse_flag_or_sbert,
+    "positive": _parse_triplet,
+}

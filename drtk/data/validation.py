@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 
@@ -37,14 +37,15 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
 
     Raises UsageError for contradictory settings or an unclear kind, DrtkError if a file to compare with cannot be read.
     """
-    tracker = FindingsTracker()
+    findings = Findings(get_source_name(source), settings.kind or "", settings.show)
+    tracker = FindingsTracker(findings)
     kind = settings.kind or detect_kind(source, tracker)
     if kind is None:
         raise UsageError(
             f"{get_source_name(source)}: its kind is unclear; set `as` to one of {', '.join(_CHECKERS)}; read documents with drtk import, vectors with drtk convert"
         )
+    findings.kind = kind
     references = ReferenceFiles(settings, kind)
-    findings = tracker.findings = Findings(get_source_name(source), kind, settings.show)
     try:
         _CHECKERS[kind](source, tracker, findings, references)
     except RecordError as error:  # damaged data; the following lines cannot be read
@@ -110,15 +111,15 @@ def _check_vectors(folder: str, findings: Findings) -> None:
             findings.add("damaged-file", 0, str(error))
 
 
-@dataclass
 class FindingsTracker(InputTracker):
-    """An `InputTracker` that skips all bad records and adds their problems to the findings."""
+    """An `InputTracker` that skips all bad records and adds their problems to `findings`."""
 
-    findings: Findings | None = None
+    def __init__(self, findings: Findings) -> None:
+        super().__init__()
+        self.findings = findings
 
     def skip_or_raise(self, error: DrtkError) -> None:
         """Add a RecordError to the findings; raise any other error."""
-        assert self.findings is not None
         if not isinstance(error, RecordError):
             raise error
         line = error.place.rpartition(":")[2]

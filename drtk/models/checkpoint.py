@@ -345,9 +345,10 @@ def embed_texts(model: TextEncoder, items: Sequence[Any], *, role: Role) -> np.n
         tokens = tokenizer(items)
         vectors = np.empty((len(tokens), encoder.dimension), dtype=np.float32)
         budget = _SPARSE_BATCH_TOKENS if encoder.is_sparse else _BATCH_TOKENS
+        prompt_length = model.count_prompt_tokens(role)
         for rows in iter_batches_by_length(tokens.lengths, budget=budget):
             inputs = copy_to_device(tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left), device)
-            vectors[rows] = encoder(**inputs, prompt_length=model.count_prompt_tokens(role)).float().cpu().numpy()
+            vectors[rows] = encoder(**inputs, prompt_length=prompt_length).float().cpu().numpy()
     finally:
         encoder.train(training)
     return vectors

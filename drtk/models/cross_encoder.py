@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -28,7 +28,12 @@ from drtk.models.checkpoint import (
 from drtk.models.config import CrossEncoderSettings, ScorerSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import run_in_length_groups
-from drtk.models.generative_reranker import LOGIT_SCORE, load_generative_reranker, make_pair_tokenizer
+from drtk.models.generative_reranker import (
+    LOGIT_SCORE,
+    PromptTokenizer,
+    load_generative_reranker,
+    make_pair_tokenizer,
+)
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import (
     MODULES,
@@ -62,7 +67,8 @@ class CrossEncoder:
     max_length: maximum length of a pair, in tokens
     activation: function from logits to scores
     prompt: text before the first text of every pair, or the system message of a chat template (monoT5 ignores it)
-    make_tokenizer: function from the keyword argument `max_length` to the tokenizer of pairs; None for a classifier
+    generator: generation model of a generative reranker; None for a classifier
+    chat_options: additional arguments of the generator's chat template
     """
 
     model: nn.Module
@@ -70,7 +76,14 @@ class CrossEncoder:
     max_length: int
     activation: nn.Module
     prompt: str = ""
-    make_tokenizer: Callable[..., Any] | None = None
+    generator: GenerationModel | None = None
+    chat_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def make_tokenizer(self, max_length: int) -> PromptTokenizer | PairTokenizer:
+        """Return the tokenizer of pairs, which truncates them to `max_length` tokens."""
+        if self.generator is None:
+            return PairTokenizer(self.tokenizer, max_length=max_length, prompt=self.prompt)
+        return make_pair_tokenizer(self.generator, max_length=max_length, prompt=self.prompt, options=self.chat_options)
 
 
 def load_cross_encoder(folder: Path) -> CrossEncoder:
@@ -110,7 +123,8 @@ def load_cross_encoder(folder: Path) -> CrossEncoder:
         min(filter(None, lengths)),
         _load_activation(path, shared, config),
         prompt,
-        partial(make_pair_tokenizer, generator, prompt=prompt, options=chat) if generator is not None else None,
+        generator,
+        chat,
     )
 
 
@@ -217,10 +231,8 @@ class CrossEncoderScorer:
         self._budget = settings.batch_tokens or (_CPU_TOKENS if self.device.type == "cpu" else _GPU_TOKENS)
         if make_tokenizer is not None:
             self._tokenizer = make_tokenizer(loaded.tokenizer)
-        elif loaded.make_tokenizer is not None:
-            self._tokenizer = loaded.make_tokenizer(max_length=self.max_length)
         else:
-            self._tokenizer = PairTokenizer(loaded.tokenizer, max_length=self.max_length, prompt=loaded.prompt)
+            self._tokenizer = loaded.make_tokenizer(self.max_length)
 
     @property
     def score_bounds(self) -> tuple[float, float]:
