@@ -13,7 +13,7 @@ from drtk.data import readers
 from drtk.data.config import ConversionSettings
 from drtk.data.examples import ParsedExample
 from drtk.data.readers import iter_valid, read_example_passages, read_example_queries, read_passages, read_queries
-from drtk.data.rows import dump
+from drtk.data.rows import Row, build_row, dump
 from drtk.data.writers import FORMATS, TABLES, Format
 from drtk.errors import MismatchError, UsageError
 from drtk.records import Query
@@ -58,7 +58,12 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
         text_job.tracker.copies = job.tracker.copies
         text_job.run(read(source, tracker=text_job.tracker), lambda batch: map(dump, batch), unit=text_job.kind)
     if name in TABLES:
-        FORMATS[kind].load(name)(lambda tracker: iter_records(source, kind, tracker, job.side_files), kind, job)
+
+        def read_rows(tracker: InputTracker) -> Iterator[Row]:
+            records = iter_records(source, kind, tracker, job.side_files)
+            return (build_row(record.example if kind == "examples" else record) for record in records)
+
+        FORMATS[kind].load(name)(read_rows, kind, job)
         return
     form: Format[Any] = FORMATS[kind].load(name)
     add_texts = None

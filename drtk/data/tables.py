@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from drtk.data.rows import Row, build_example_row, build_passage_row, build_query_row
+from drtk.data.rows import Row
 from drtk.errors import DrtkError, UsageError, convert_import_error
 from drtk.runtime.atomic import commit, get_file_manifest_path, sync, sync_tree, write_json
 from drtk.runtime.filter_job import FilterJob
@@ -181,25 +181,20 @@ def require_library(name: str, purpose: str) -> Any:
         return import_module(name)
 
 
-ReadRecords = Callable[[InputTracker], Iterator[Any]]
+ReadRows = Callable[[InputTracker], Iterator[Row]]
 ROW_GROUP_SIZE = 10_000  # rows in memory at once, and in a row group
-_ROW_OF: dict[str, Callable[[Any], Row]] = {
-    "passages": build_passage_row,
-    "queries": build_query_row,
-    "examples": lambda parsed: build_example_row(parsed.example),
-}
 
 
-def write_parquet(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
+def write_parquet(read_rows: ReadRows, kind: str, job: FilterJob) -> None:
     """Write records to a Parquet file. The records are read twice, first to infer the types of the columns.
 
-    read_records: returns an iterator over the records; kind: "passages", "queries" or "examples"
+    read_rows: returns an iterator over the rows of the records; kind: kind of the records, for the message
     Raises UsageError for stdout and for `resume`, DrtkError if records differ in the type of a field.
     """
     _check_output(job)
     part = Path(job.output + ".part")
     try:
-        count = _write_rows(read_records(job.tracker), kind, _infer_schema(read_records, kind, job.tracker), part)
+        count = _write_rows(read_rows(job.tracker), _infer_schema(read_rows, job.tracker), part)
         sync(part)
         commit(part, Path(job.output), job.build_manifest(count))
     except OSError as error:
@@ -210,7 +205,7 @@ def write_parquet(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
     job.log_count(count, kind)
 
 
-def write_dataset(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
+def write_dataset(read_rows: ReadRows, kind: str, job: FilterJob) -> None:
     """Write records to a folder for `datasets.load_from_disk`. Arguments and errors are those of `write_parquet`."""
     _check_output(job)
     datasets = require_library("datasets", "writing a dataset")
@@ -218,10 +213,10 @@ def write_dataset(read_records: ReadRecords, kind: str, job: FilterJob) -> None:
     part = Path(job.output + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        schema = _infer_schema(read_records, kind, job.tracker)
+        schema = _infer_schema(read_rows, job.tracker)
         rows = part / "rows.parquet"
         part.mkdir(parents=True)
-        count = _write_rows(read_records(job.tracker), kind, schema, rows)
+        count = _write_rows(read_rows(job.tracker), schema, rows)
         features = datasets.Features.from_arrow_schema(schema)
         dataset = datasets.Dataset.from_parquet(str(rows), features=features, cache_dir=str(part / "cache"))
         dataset.save_to_disk(str(part / "data"), max_shard_size="1GB")
@@ -244,18 +239,16 @@ def _check_output(job: FilterJob) -> None:
         raise UsageError("writing a table cannot be resumed; remove `resume`")
 
 
-def _iter_row_groups(records: Iterable[Any], kind: str) -> Iterator[list[Row]]:
-    make = _ROW_OF[kind]
-    stream = iter(records)
-    while batch := [make(record) for record in islice(stream, ROW_GROUP_SIZE)]:
+def _iter_row_groups(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    while batch := list(islice(rows, ROW_GROUP_SIZE)):
         yield [{name: value for name, value in row.items() if value != {}} for row in batch]  # Parquet has no {}
 
 
-def _infer_schema(read_records: ReadRecords, kind: str, tracker: InputTracker) -> Any:
+def _infer_schema(read_rows: ReadRows, tracker: InputTracker) -> Any:
     """Return the Arrow schema of all records; number types are widened, and the fields of objects are merged."""
     pa = require_library("pyarrow", "writing Parquet")
     schema, count = pa.schema([]), 0
-    for rows in _iter_row_groups(read_records(InputTracker(tracker.skip_bad, copies=tracker.copies)), kind):
+    for rows in _iter_row_groups(read_rows(InputTracker(tracker.skip_bad, copies=tracker.copies))):
         names = dict.fromkeys(name for row in rows for name in row)
         rows[0] = {name: rows[0].get(name) for name in names}  # from which `from_pylist` takes the columns
         try:
@@ -281,11 +274,11 @@ def _replace_null_types(pa: Any, kind: Any) -> Any:
     return kind
 
 
-def _write_rows(records: Iterable[Any], kind: str, schema: Any, path: Path) -> int:
+def _write_rows(rows: Iterator[Row], schema: Any, path: Path) -> int:
     pa = require_library("pyarrow", "writing Parquet")
     count = 0
     with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        for rows in _iter_row_groups(records, kind):
-            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-            count += len(rows)
+        for group in _iter_row_groups(rows):
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
+            count += len(group)
     return count
