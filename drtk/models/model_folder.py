@@ -219,7 +219,8 @@ def _read_encoding(folder: Path) -> EncodingConfig | None:
 
 
 def _read_sentence_transformers(folder: Path) -> ModelLayout:
-    backbone, encoding, dense = folder, EncodingConfig(pooling=()), []
+    backbone, dense = folder, []
+    encoding: dict[str, Any] = {}
     for module in read_modules(folder):
         kind, path = str(module["type"]).rpartition(".")[2], folder / module["path"]
         if not module["type"].startswith(OWN_MODULES):  # code of the model, whatever its name
@@ -228,36 +229,33 @@ def _read_sentence_transformers(folder: Path) -> ModelLayout:
             backbone = path
             settings = read_module_settings(path)
             max_length = settings.get("max_seq_length") or 0
-            encoding = replace(
-                encoding,
-                lowercase=bool(settings.get("do_lower_case", False)),
-                query_length=settings.get("query_length") or max_length,
-                passage_length=settings.get("document_length") or max_length,
-            )
+            encoding |= {
+                "lowercase": bool(settings.get("do_lower_case", False)),
+                "query_length": settings.get("query_length") or max_length,
+                "passage_length": settings.get("document_length") or max_length,
+            }
         elif kind == "SpladePooling":
             content = read_object(path / "config.json", pooling_strategy=str | None, activation_function=str | None)
             for name, value in (("pooling_strategy", "max"), ("activation_function", "relu")):
                 if content.get(name, value) != value:
                     raise MismatchError(f"{path}: {name} {content[name]} is not supported; use a model with {value}")
-            encoding = replace(encoding, pooling=SPARSE_POOLING)
+            encoding["pooling"] = SPARSE_POOLING
         elif kind == "Pooling":
             content = read_object(path / "config.json", include_prompt=bool | None)
-            encoding = replace(
-                encoding, pooling=_parse_poolings(content), include_prompt=content.get("include_prompt", True)
-            )
-        elif kind == "Dense" and not encoding.normalize:
+            encoding |= {"pooling": _parse_poolings(content), "include_prompt": content.get("include_prompt", True)}
+        elif kind == "Dense" and "normalize" not in encoding:
             dense.append(path)
         elif kind == "Normalize":
-            encoding = replace(encoding, normalize=True)
+            encoding["normalize"] = True
         elif kind != "Dropout":  # which matters in training only
             raise UnsupportedModulesError(
                 f"{folder / MODULES}: module {module['type']} is not supported; use another model"
             )
-    if not encoding.pooling:
+    if not encoding.get("pooling"):
         raise UnsupportedModulesError(f"{folder / MODULES}: not a text encoder (no Pooling module); use another model")
     shared = _read_shared_entries(folder)
-    shared["similarity"] = shared["similarity"] or ("dot" if encoding.pooling == SPARSE_POOLING else "cosine")
-    return ModelLayout(backbone, replace(encoding, **shared), tuple(dense))
+    shared["similarity"] = shared["similarity"] or ("dot" if encoding["pooling"] == SPARSE_POOLING else "cosine")
+    return ModelLayout(backbone, EncodingConfig(**encoding | shared), tuple(dense))
 
 
 def read_modules(folder: Path) -> list[dict[str, Any]]:
