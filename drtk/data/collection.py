@@ -131,22 +131,19 @@ def _copy_irds(source: str, part: Part) -> Path:
         dataset = library.load(id)
     except KeyError as error:
         raise DrtkError(f"{source}: ir_datasets has no dataset '{id}'; see https://ir-datasets.com") from error
-    has_part = {"corpus": dataset.has_docs, "queries": dataset.has_queries, "qrels": dataset.has_qrels}[part]
+    parts: dict[str, tuple[str, Callable[[], bool], Callable[[], Iterable[Any]]]] = {
+        "corpus": ("passages", dataset.has_docs, lambda: map(_make_irds_passage, dataset.docs_iter())),
+        "queries": ("queries", dataset.has_queries, lambda: map(_make_irds_query, dataset.queries_iter())),
+        "qrels": ("judgments", dataset.has_qrels, lambda: map(_make_irds_judgment, dataset.qrels_iter())),
+    }
+    noun, has_part, read = parts[part]
     if not has_part():
-        names = {"corpus": "passages", "queries": "queries", "qrels": "judgments"}
-        raise DrtkError(
-            f"{source}: has no {names[part]}; choose another dataset of ir_datasets, such as one of its splits"
-        )
+        raise DrtkError(f"{source}: has no {noun}; choose another dataset of ir_datasets, such as one of its splits")
     key, name = source, _FILES.get(part, "qrels.tsv")
     if part == "corpus":
         key = IRDS_PREFIX + (library.docs_parent_id(id) or id)  # the datasets of all splits have one corpus
-    readers: dict[str, Callable[[], Iterable[Any]]] = {
-        "corpus": lambda: map(_make_irds_passage, dataset.docs_iter()),
-        "queries": lambda: map(_make_irds_query, dataset.queries_iter()),
-        "qrels": lambda: (Qrel(row.query_id, row.doc_id, int(row.relevance)) for row in dataset.qrels_iter()),
-    }
     try:
-        return _write_copy(source, key, name, readers[part])
+        return _write_copy(source, key, name, read)
     except DrtkError:
         raise
     except Exception as error:  # ir_datasets raises errors of many types if a download fails
@@ -172,6 +169,10 @@ def _make_irds_query(query: Any) -> Query:
         fields.get("text") or query.default_text(),
         None if answers is None else tuple(map(str, answers)),
     )
+
+
+def _make_irds_judgment(row: Any) -> Qrel:
+    return Qrel(row.query_id, row.doc_id, int(row.relevance))
 
 
 def _resolve_hub(source: str, part: Part, split: str) -> str:
