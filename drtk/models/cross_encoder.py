@@ -28,12 +28,7 @@ from drtk.models.checkpoint import (
 from drtk.models.config import CrossEncoderSettings, ScorerSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import run_in_length_groups
-from drtk.models.generative_reranker import (
-    LOGIT_SCORE,
-    PromptTokenizer,
-    load_generative_reranker,
-    make_pair_tokenizer,
-)
+from drtk.models.generative_reranker import LOGIT_SCORE, PromptTokenizer, load_generative_reranker, make_pair_tokenizer
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
 from drtk.models.model_folder import (
     MODULES,

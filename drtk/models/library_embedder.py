@@ -21,6 +21,7 @@ from drtk.models.model_folder import (
     OWN_MODULES,
     EncodingConfig,
     UnsupportedModulesError,
+    choose_prompt,
     read_layout,
     read_modules,
     resolve_model_folder,
@@ -75,9 +76,7 @@ class SentenceTransformersEmbedder:
             raise MismatchError(f"{model}: its similarity is {similarity}; give `similarity` cosine or dot")
         self.similarity = similarity
         self.normalized = bool(settings.normalize) or type(self._network[-1]).__name__ == "Normalize"
-        prompts = {name: text for name, text in self._network.prompts.items() if text}
-        name = "query" if role == "query" else next((n for n in ("document", "passage", "corpus") if n in prompts), "")
-        self._prompt = prompts.get(name, "") if settings.prompt is None else settings.prompt
+        self._prompt = choose_prompt(self._network.prompts, role) if settings.prompt is None else settings.prompt
         if role == "query" and settings.prompt is None:
             warn_of_missing_prompt(model, self.folder, self._prompt)
         self.encoding = EncodingConfig(

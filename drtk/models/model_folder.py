@@ -275,6 +275,12 @@ def read_shared_config(folder: Path) -> dict[str, Any]:
     return read_object(folder / SHARED, **keys)
 
 
+def choose_prompt(prompts: Mapping[str, str | None], role: Role) -> str:
+    """Return the prompt for queries or passages among the prompts of a model, {name: text}; "" if there is none."""
+    names = ("query",) if role == "query" else _PASSAGE_PROMPTS
+    return next((text for name in names if (text := prompts.get(name))), "")
+
+
 def warn_of_missing_prompt(model: str, folder: Path, prompt: str) -> None:
     """Warn if the prompt of queries is empty and the model has prompts for single tasks, such as sts_query of E5-Mistral."""
     prompts = read_shared_config(folder).get("prompts") or {}
@@ -301,11 +307,10 @@ def _parse_poolings(content: dict[str, Any]) -> tuple[str, ...]:
 def _read_shared_entries(folder: Path) -> dict[str, Any]:
     """Return the EncodingConfig fields that config_sentence_transformers.json sets: prompts, similarity, truncate, title."""
     content = read_shared_config(folder)
-    prompts = {name: text for name, text in (content.get("prompts") or {}).items() if text}
-    passage = next((prompts[name] for name in _PASSAGE_PROMPTS if name in prompts), "")
+    prompts = content.get("prompts") or {}
     return {
-        "query_prompt": prompts.get("query", ""),
-        "passage_prompt": passage,
+        "query_prompt": choose_prompt(prompts, "query"),
+        "passage_prompt": choose_prompt(prompts, "passage"),
         "similarity": content.get("similarity_fn_name"),
         "truncate": content.get("truncate_dim"),
     } | ({"title": title} if (title := content.get("title")) in get_args(Title) else {})
