@@ -166,21 +166,20 @@ def _format_entry(name: str, value: Any) -> str:
     return f"{name:<11} {value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{name:<11} {value}"
 
 
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+
+
 def _iter_value_lines(name: str, value: Any) -> Iterator[str]:
     """Yield the lines for an entry of a manifest; no line for an empty entry."""
-    if _is_empty(value):
+    if value in _EMPTY:
         return
     if isinstance(value, dict):
-        items = (f"{key}={_format_setting(item)}" for key, item in value.items() if not _is_empty(item))
+        items = (f"{key}={_format_setting(item)}" for key, item in value.items() if item not in _EMPTY)
         yield from _wrap_text(name, "  ".join(items))
     elif isinstance(value, list):
         yield from _wrap_text(name, "  ".join(map(str, value)) if not _is_nested(value) else f"{len(value):,}")
     else:
         yield _format_entry(name, _format_setting(value) if isinstance(value, bool) else value)
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or value in ("", [], {})
 
 
 def _is_nested(values: list[Any]) -> bool:

@@ -79,7 +79,7 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
         )
 
 
-def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequence[str] = ()) -> Iterator[Any]:
+def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequence[str]) -> Iterator[Any]:
     """Yield the records of a source; `tracker` skips invalid records or raises their errors.
 
     kind: "passages", "queries", "qrels", "run" or "examples"

@@ -128,7 +128,7 @@ def _make_markdown_document(id: str, text: str, title: str = "", *, has_tags: bo
     return Passage(id, text, title, {"headings": headings})
 
 
-def find_headings(text: str, *, has_tags: bool = True) -> list[dict[str, Any]]:
+def find_headings(text: str, *, has_tags: bool) -> list[dict[str, Any]]:
     """Return {"level", "title", "begin", "end"} of each heading in Markdown, with character offsets begin and end.
 
     has_tags: whether HTML tags in a heading are not part of its title

@@ -81,7 +81,7 @@ def read_pairs(source: str, tracker: InputTracker) -> RatedPairs:
     return rated
 
 
-def read_labeled_texts(source: str, tracker: InputTracker, *, pairs: bool = False) -> list[LabeledText]:
+def read_labeled_texts(source: str, tracker: InputTracker, *, pairs: bool) -> list[LabeledText]:
     """Read a TSV table with the columns text and label, or, if `pairs`, sentence1, sentence2 and label.
 
     Raises RecordError (file:line) for a missing column and, unless `tracker` skips it, for a row with a wrong number of

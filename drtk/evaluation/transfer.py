@@ -19,7 +19,6 @@ from drtk.errors import DrtkError
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 FOLDS, BATCH, PATIENCE, EPOCHS_PER_EVALUATION, MAX_EPOCHS = 10, 64, 5, 4, 200
 HELD_OUT = 0.05  # share of the training data for early stopping of the last fit
-SEED = 1111  # SentEval's
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def make_pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def cross_validate(
-    examples: LabeledVectors, *, seed: int = SEED, on_fold: Callable[[], None] = lambda: None
+    examples: LabeledVectors, *, seed: int, on_fold: Callable[[], None] = lambda: None
 ) -> TransferScores:
     """Evaluate MR, CR, SUBJ or MPQA by ten-fold cross-validation; each fold selects its L2 penalty by inner cross-validation."""
     tests, devs = [], []
@@ -67,7 +66,7 @@ def cross_validate(
     return TransferScores(float(np.mean(tests)), None, float(np.mean(devs)))
 
 
-def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: int = SEED) -> TransferScores:
+def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: int) -> TransferScores:
     """Evaluate TREC (question classification), MRPC, or a fold of `cross_validate`; return test and dev scores.
 
     The L2 penalty is selected by ten-fold cross-validation on `train`. Then the classifier is fitted on `train`, 5% of
@@ -90,9 +89,7 @@ def evaluate_with_folds(train: LabeledVectors, test: LabeledVectors, *, seed: in
     return _score_on_test_set(fit_classifier(*parts, penalty=penalty, num_classes=count, seed=seed)[0], test, dev)
 
 
-def evaluate_with_dev(
-    train: LabeledVectors, dev: LabeledVectors, test: LabeledVectors, *, seed: int = SEED
-) -> TransferScores:
+def evaluate_with_dev(train: LabeledVectors, dev: LabeledVectors, test: LabeledVectors, *, seed: int) -> TransferScores:
     """Evaluate SST2: use the development set to select the L2 penalty and to stop training."""
     count = _count_classes(train, test)
     penalty, score = _choose_penalty(

@@ -127,7 +127,7 @@ class Encoder(nn.Module):
         self,
         backbone: nn.Module,
         *,
-        pooling: tuple[str, ...] = ("cls",),
+        pooling: tuple[str, ...],
         dense: list[Dense] | None = None,
         normalize: bool = False,
         truncate: int | None = None,

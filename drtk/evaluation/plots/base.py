@@ -143,13 +143,11 @@ def render_figure(draw: Callable[[Any], None], size: tuple[float, float], format
     return target.getvalue()
 
 
-def style_axis(axis: Any, title: str = "", *, grid: str = "y") -> None:
-    """Set the title, hide the top and right spines, and draw grid lines for `grid` (x, y, both, or "" for none)."""
-    if title:
-        axis.set_title(title, fontsize=12.5, loc="left", wrap=True)
+def style_axis(axis: Any, title: str, *, grid: str = "y") -> None:
+    """Set the title, hide the top and right spines, and draw grid lines for `grid` (x, y or both)."""
+    axis.set_title(title, fontsize=12.5, loc="left", wrap=True)
     axis.spines[["top", "right"]].set_visible(False)
-    if grid:
-        axis.grid(axis=grid, color="#e2e2e2", linewidth=0.8)
+    axis.grid(axis=grid, color="#e2e2e2", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.tick_params(labelsize=10.5)
 
