@@ -77,23 +77,21 @@ def _build_table(
     def make_labels(name: str, query: str | None) -> list[Cell]:
         return [Cell(name), *([Cell(labels.average if query is None else query)] if per_query else [])]
 
-    queries_of = {result.name: [*(result.per_query if per_query else ()), None] for result in results}
+    queries_of = {result.name: list(result.per_query if per_query else ()) for result in results}
     header = [labels.name] if per_query else []
     if len(measures) <= MAX_COLUMNS and not (labels.has_system_columns and len(results) > 1):
         rows = [
             [*make_labels(result.name, query), *(make_cell(result, query, measure) for measure in measures)]
             for result in results
-            for query in queries_of[result.name]
+            for query in (*queries_of[result.name], None)
         ]
         return ["run", *header, *(measure.name for measure in measures)], rows
     has_average = {measure.name for measure in measures if any(measure.name in result.overall for result in results)}
-    queries = sorted(
-        dict.fromkeys(query for ids in queries_of.values() for query in ids), key=lambda query: query is None
-    )
+    queries = dict.fromkeys(query for ids in queries_of.values() for query in ids)
     rows = [
         [*make_labels(measure.name, query), *(make_cell(result, query, measure) for result in results)]
         for measure in measures
-        for query in queries
+        for query in (*queries, None)
         if query is not None or measure.name in has_average
     ]
     return ["measure", *header, *(result.name for result in results)], rows
