@@ -88,19 +88,16 @@ class CorpusIds(Sequence[str]):
     def find_missing(self, ids: Sequence[str]) -> list[str]:
         """Return the ids that are not in the corpus. This is faster than testing each id with `in`."""
         found = self._found
-        unknown = [id for id in ids if id not in found]
-        missing = self._find_missing(unknown)
+        unchecked = [id for id in ids if id not in found]
+        if not len(self):
+            return unchecked
+        rows = self._passage_keys.take(self._passage_keys.searchsorted(_hash(unchecked)), mode="clip") & _ROW
+        missing = [id for id, row in zip(unchecked, rows.tolist(), strict=True) if self[row] != id and id not in self]
         if len(found) > _CACHED:
             found.clear()
-        found.update(unknown)
+        found.update(unchecked)
         found.difference_update(missing)
         return missing
-
-    def _find_missing(self, ids: list[str]) -> list[str]:
-        if not len(self):
-            return ids
-        rows = self._passage_keys.take(self._passage_keys.searchsorted(_hash(ids)), mode="clip") & _ROW
-        return [id for id, row in zip(ids, rows.tolist(), strict=True) if self[row] != id and id not in self]
 
     def has_document(self, document_id: str) -> bool:
         """Return whether the corpus has a passage of the document."""
