@@ -71,11 +71,9 @@ class RankingBuilder:
         return len(hits.doc_ids) if self.by is None else len({self.by(id) for id in hits.doc_ids})
 
     def find_top_passage(self, hits: QueryHits) -> str:
-        """Return the id of the highest-ranked passage of the top-ranked document. Raises ValueError for an empty ranking."""
-        for id in hits.to_ranked_ids(self.order):
-            if not self.drop_same_id or (self.by(id) if self.by else id) != hits.query_id:
-                return id
-        raise ValueError(f"the ranking of query '{hits.query_id}' is empty")
+        """Return the id of the highest-ranked passage of the top-ranked document. The ranking must not be empty."""
+        ids = hits.to_ranked_ids(self.order)
+        return next(id for id in ids if not self.drop_same_id or (self.by(id) if self.by else id) != hits.query_id)
 
 
 def log_shallow_runs(
