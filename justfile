@@ -17,7 +17,8 @@ test *args:
 slow *args:
     bin/test -m slow {{args}}
 
-# install the lowest versions that pyproject.toml allows (torch: as pinned, for the CPU) into .venv-lowest with uv, and run the default tests
+# install the lowest versions that pyproject.toml allows into .venv-lowest with uv, and run the default tests
+# torch: as pinned, for the CPU; UV_TORCH_BACKEND=cpu takes it from pytorch.org
 lowest *args:
     python -m venv .venv-lowest
     sed -n 's/^torch==.*/&+cpu/p' constraints.txt > .venv-lowest/torch.txt

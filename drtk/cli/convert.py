@@ -81,9 +81,12 @@ def _convert_vectors(
     if isinstance(job, FolderJob):
         if job.resume:
             raise UsageError("--as embeddings cannot be resumed; omit --resume")
-        from drtk.retrieval.encode import identify_encoder
+        encoder = None
+        if vector_settings.model is not None:
+            from drtk.retrieval.encode import identify_encoder
 
-        import_vectors(sources[0], settings.ids, job, encoder=identify_encoder(vector_settings))
+            encoder = identify_encoder(vector_settings)
+        import_vectors(sources[0], settings.ids, job, encoder=encoder)
         return
     if settings.ids is not None or vector_settings.model is not None:
         raise UsageError("--ids and --model have no effect when exporting vectors; omit them")

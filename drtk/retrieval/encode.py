@@ -249,12 +249,11 @@ def make_embedder(
     return Embedder(model, role=role, settings=settings, device=device, load_weights=load_weights)
 
 
-def identify_encoder(settings: ImportedVectorSettings) -> dict[str, Any] | None:
-    """Return the identity of the encoder of imported vectors (see `Embedder.identity`); None if `model` is None."""
-    options = to_dict(settings)
-    if (model := options.pop("model")) is None:
-        return None
+def identify_encoder(settings: ImportedVectorSettings) -> dict[str, Any]:
+    """Return the identity of the encoder of imported vectors, `model` (see `Embedder.identity`)."""
     settings.check()
+    options = to_dict(settings)
+    model = options.pop("model")
     return make_embedder(model, role="passage", settings=EncodeSettings(**options), load_weights=False).identity
 
 
