@@ -68,6 +68,4 @@ def choose_dev_split(folder: str | Path) -> str:
                 log(f"{folder}: has no qrels/dev.tsv; using qrels/{split}.tsv")
             return split
     others = f" (found: {', '.join(splits)})" if splits else ""
-    raise DrtkError(
-        f"{folder}: checkpoint selection requires qrels/dev.tsv or qrels/train.tsv{others}; add one of them"
-    )
+    raise DrtkError(f"{folder}: has neither qrels/dev.tsv nor qrels/train.tsv{others}; add one of them")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from drtk.data.arrays import read_array
+from drtk.data.rows import is_faiss_index
 from drtk.data.vector_files import check_encoder, log_unknown_encoder, read_ids
 from drtk.errors import DrtkError, MismatchError, MissingDependency, UsageError, format_pip_command
 from drtk.indexing import INDEXES
@@ -128,9 +129,11 @@ class FaissIndex:
             index = faiss.read_index(file)
         except RuntimeError as error:
             reason = _shorten_message(error)
-            raise DrtkError(
-                f"{file}: is not a faiss index ({reason}); for a file of vectors, use drtk convert --as embeddings"
-            ) from error
+            problem = f"is not a faiss index ({reason}); for a file of vectors, use drtk convert --as embeddings"
+            with open(file, "rb") as content:
+                if is_faiss_index(content.read(64)):
+                    problem = f"the faiss index cannot be read ({reason}); the file may be truncated, copy it again"
+            raise DrtkError(f"{file}: {problem}") from error
         if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
             raise MismatchError(f"{file}: has metric {index.metric_type}; use inner product or L2")
         try:

@@ -146,6 +146,8 @@ class EndpointEmbedder:
                 delay = min(float(wanted), _LONGEST_DELAY) if wanted.isdecimal() else delay
                 is_temporary = error.code == 429 or error.code >= 500
                 advice = f"; set {API_KEY}" if error.code in (401, 403) else ""
+                if error.code == 404:
+                    advice = "; check the model name and the URL, which often ends in /v1"
             except (OSError, ValueError, HTTPException) as error:  # ValueError, InvalidURL: a malformed URL
                 problem, advice = f"cannot be reached: {getattr(error, 'reason', error)}", "; check the URL"
                 # temporary only if the server has answered before

@@ -70,7 +70,8 @@ def resolve_model_folder(model: str, *, file: str | None = None) -> Path:
         ) from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise DrtkError(f"{model}: no such folder, and not on the model hub ({reason}); check the name") from error
+        advice = "begin an endpoint with http://" if "#" in model else "check the name"
+        raise DrtkError(f"{model}: no such folder, and not on the model hub ({reason}); {advice}") from error
 
 
 def resolve_tower_folder(folder: Path, role: str) -> Path:

@@ -28,7 +28,7 @@ LISTWISE = "requires --set loss=listwise"
 REJECTED = {  # additional options and the error message of each command
     "train-retriever": {
         "--dev none": "none: no such folder; expected a BEIR folder",
-        "--dev model": "model: checkpoint selection requires qrels/dev.tsv or qrels/train.tsv",
+        "--dev model": "model: has neither qrels/dev.tsv nor qrels/train.tsv",
         "--set patience=2": f"--set patience {DEV}",
         "--preset simlm-r1 --set dev_pool=10": f"--set dev_pool {DEV}",
         "--loss hinge": "unknown retriever loss 'hinge'; choose from infonce",

@@ -76,6 +76,10 @@ def test_indexes_that_would_give_wrong_results_are_rejected(tmp_path, capfd):
             run_command(capfd, "index", file, "--ids", ids, "-o", out)
     with pytest.raises(DrtkError, match="is not a faiss index"):
         run_command(capfd, "index", ids, "--ids", ids, "-o", out)
+    file, ids = _write(tmp_path, "Flat", faiss.METRIC_L2)
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(DrtkError, match="may be truncated, copy it again"):
+        run_command(capfd, "index", file, "--ids", ids, "-o", out)
     assert not out.exists()
 
 

@@ -15,6 +15,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.models import endpoint
 from drtk.models.config import EncodeSettings
 from drtk.models.endpoint import API_KEY, EndpointEmbedder
+from drtk.models.model_folder import resolve_model_folder
 from drtk.records import Passage, Query
 from drtk.runtime.integrity import read_json
 from tests.embedding_server import Server, compute_vector, run_server
@@ -89,7 +90,10 @@ def test_a_lost_connection_is_tried_again(server: Server, monkeypatch: pytest.Mo
     [
         ([(401, {"error": {"message": "bad key"}})], r"/v1/embeddings: 401 Unauthorized: bad key; set OPENAI_API_KEY$"),
         ([(400, {"error": "too long"})], "400 Bad Request: too long$"),
-        ([(404, {"message": "no `model` x"})], "404 Not Found: no 'model' x$"),
+        (
+            [(404, {"message": "no `model` x"})],
+            "404 Not Found: no 'model' x; check the model name and the URL, which often ends in /v1$",
+        ),
         ([(422, {"detail": "y" * 400})], f"422 .*: {'y' * 300}…$"),
         ([(302, {})], "302 Found$"),
         ([(500, {})] * 8, "500 Internal Server Error$"),
@@ -107,8 +111,13 @@ def test_a_failure_is_an_error(server: Server, failures: list[tuple[int, Any]], 
 
 
 def test_unusable_models_and_settings_are_rejected(server: Server) -> None:
-    with pytest.raises(DrtkError, match=r"404 Not Found: no model other here$"):
+    with pytest.raises(
+        DrtkError,
+        match=r"404 Not Found: no model other here; check the model name and the URL, which often ends in /v1$",
+    ):
         EndpointEmbedder(server.model.replace("hashes", "other"), role="query", settings=EncodeSettings())
+    with pytest.raises(DrtkError, match="begin an endpoint with http://"):
+        resolve_model_folder("localhost:7997#m")
     with pytest.raises(UsageError, match="has no model name; write URL#NAME"):
         EndpointEmbedder("http://127.0.0.1/v1", role="query", settings=EncodeSettings())
     for settings in ({"pooling": "cls"}, {"max_length": 9}, {"precision": "float16"}, {"title": "sep"}):

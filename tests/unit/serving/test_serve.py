@@ -158,6 +158,18 @@ def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
     assert client.get("/api/systems").json()["queries"] == 2
 
 
+def test_another_corpus_is_reported_once(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(cwd / "other.jsonl", [{"_id": "x", "text": "gear"}])
+    systems = Systems({"one": "one"}, corpus="other.jsonl")
+    warnings: list[str] = []
+    monkeypatch.setattr("drtk.serving.systems.warn", warnings.append)
+    for _ in range(2):
+        (found,) = systems.search("gear", 10)
+        assert found.hits
+        assert not any(hit.parts for hit in found.hits)
+    assert warnings == ["other.jsonl: some retrieved passages are missing; is this the corpus of one?"]
+
+
 def test_systems_need_a_corpus_and_judged_queries(cwd: Path) -> None:
     (cwd / "other.tsv").write_text("query-id\tcorpus-id\tscore\nq9\td0#1\t1\n")
     with pytest.raises(MismatchError, match="no judged query"):
