@@ -108,7 +108,7 @@ def test_training_lowers_the_loss_and_raises_the_dev_measure(data: Path, tmp_pat
         (tmp_path / "beir" / name).symlink_to(data / name)
     (tmp_path / "beir" / "qrels").mkdir()
     (tmp_path / "beir" / "qrels" / "test.tsv").symlink_to(data / "dev" / "qrels" / "dev.tsv")
-    with pytest.raises(DrtkError, match=r"requires qrels/dev\.tsv or qrels/train\.tsv .*found: test"):
+    with pytest.raises(DrtkError, match=r"has neither qrels/dev\.tsv nor qrels/train\.tsv .*found: test"):
         train(data, tmp_path / "n", "--max-steps", "1", "--dev", str(tmp_path / "beir"))
 
 

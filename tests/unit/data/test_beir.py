@@ -48,8 +48,8 @@ def test_dev_split_is_dev_or_else_train_and_never_test(tmp_path: Path) -> None:
     assert choose_dev_split(folder) == "train"
     (folder / "qrels" / "train.tsv").unlink()
     with pytest.raises(
-        DrtkError, match=r"requires qrels/dev\.tsv or qrels/train\.tsv \(found: test\); add one of them$"
+        DrtkError, match=r"has neither qrels/dev\.tsv nor qrels/train\.tsv \(found: test\); add one of them$"
     ):
         choose_dev_split(folder)
-    with pytest.raises(DrtkError, match=r"requires qrels/dev\.tsv or qrels/train\.tsv; add one of them$"):
+    with pytest.raises(DrtkError, match=r"has neither qrels/dev\.tsv nor qrels/train\.tsv; add one of them$"):
         choose_dev_split(tmp_path)
