@@ -89,6 +89,4 @@ done
 drtk eval-sentences $models --data "$sts" ${tasks:+--tasks "$tasks"} --format jsonl -o "$work/test.jsonl" --force
 drtk eval-sentences $models --data "$sts" --tasks STS-B --split dev --format jsonl -o "$work/dev.jsonl" --force
 python "$here/summarize.py" "$out/diffcse$name.jsonl" simcse "$work/test.jsonl"
-cp "$work/test.jsonl.meta.json" "$out/diffcse$name.jsonl.meta.json"
 python "$here/summarize.py" "$out/diffcse-dev$name.jsonl" simcse "$work/dev.jsonl"
-cp "$work/dev.jsonl.meta.json" "$out/diffcse-dev$name.jsonl.meta.json"
