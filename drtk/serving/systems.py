@@ -138,7 +138,7 @@ class Systems:
         qrels: str | None = None,
         measures: str = "nDCG@10 RR@10 R@100",
     ) -> None:
-        self._has_warned = False
+        self._reported: set[str] = set()  # systems with another corpus
         self.systems = [SearchSystem(name, folder, corpus) for name, folder in folders.items()]
         for system in self.systems:  # loads the encoders, so that a missing one is reported at the start
             system.search([Query("start", "a")], 1)
@@ -211,8 +211,8 @@ class Systems:
                         grades.get(self._get_judged_id(id, grades)),
                     )
                 )
-            if not (self._has_warned or all(hit.parts for hit in hits)):
-                self._has_warned = True
+            if system.name not in self._reported and not all(hit.parts for hit in hits):
+                self._reported.add(system.name)
                 names = ", ".join(system.passages.names)
                 warn(f"{names}: some retrieved passages are missing; is this the corpus of {system.name}?")
             yield SystemHits(system.name, seconds, hits)
