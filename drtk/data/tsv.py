@@ -140,7 +140,11 @@ def _parse_lines(
 
 def _decode_line(line: bytes) -> str:
     if b"\0" in line:
-        raise ValueError(FAISS_ERROR if is_faiss_index(line) else "contains a NUL byte")
+        raise ValueError(
+            FAISS_ERROR
+            if is_faiss_index(line)
+            else "contains a NUL byte; convert files of vectors with drtk convert --as embeddings"
+        )
     try:
         return line.decode()
     except UnicodeDecodeError as error:
