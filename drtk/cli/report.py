@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Annotated
 
 from drtk.cli.decorators import folder_command
@@ -14,20 +13,22 @@ from drtk.runtime.folder_job import FolderJob
 @with_settings(ReportSettings)
 @folder_command("report")
 def report(
-    runs: Annotated[list[str], make_argument("[NAME=]RUN…", "TREC runs.")],
+    runs: Annotated[
+        list[str], make_argument("[NAME=]RUN…", "TREC runs; give several runs of a system (seeds) the same NAME.")
+    ],
     *,
     qrels: Qrels,
     output: Folder,
-    corpus: Annotated[str | None, make_option("--corpus FILE", "Corpus, to show passage texts in examples.")] = None,
-    queries: Annotated[str | None, make_option("--queries FILE", "Queries, to show their texts in examples.")] = None,
+    corpus: Annotated[str | None, make_option("--corpus FILE", "Corpus, to show passage texts.")] = None,
+    queries: Annotated[str | None, make_option("--queries FILE", "Queries, to show their texts.")] = None,
     log: Annotated[str | None, make_option("--log FILE", "Training log (log.jsonl), to plot the loss.")] = None,
     settings: ReportSettings,
     job: FolderJob,
 ) -> None:
     """Compare runs in a report with measures, significance tests and a figure.
 
-    Writes report.json, report.md and report.png, and prints the table; example queries require --corpus and
-    --queries. Every run is compared with the first.
+    Writes report.json, report.md and report.png, and prints the report: the output of drtk compare, the effect of a
+    fusion, and the change of the training loss.
 
     Examples:
     drtk report bm25=bm25.run dense=dense.run --qrels qrels.tsv -o report
@@ -38,7 +39,7 @@ def report(
 
     content = build_report(runs, qrels, settings, job.tracker, corpus=corpus, queries=queries, loss_log=log)
     content.write(job.begin())
-    job.counts |= {"systems": len(content.results), "queries": content.results[0].num_queries}
+    job.counts |= {"systems": len(content.comparison.systems), "queries": len(content.comparison.queries)}
     job.finish()
-    for line in content.to_text(shutil.get_terminal_size().columns):
+    for line in content.iter_lines(markdown=False):
         print(escape_control_characters(line))

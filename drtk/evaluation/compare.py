@@ -16,7 +16,7 @@ from drtk.data.trec import Judgments
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.answers import AnswerJudge
 from drtk.evaluation.config import CompareSettings
-from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, log_shallow_runs
+from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, Rankings, log_shallow_runs
 from drtk.evaluation.judged_runs import RelevanceSource, evaluate_with_rankings, load_judgments, log_missing_queries
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.significance import (
@@ -216,10 +216,11 @@ def compare_runs(
     tracker: InputTracker,
     *,
     answers: str | None = None,
+    rankings: dict[str, list[Rankings]] | None = None,
 ) -> Comparison:
     """Compare runs given as [NAME=]FILE, judged by `qrels` or by answer matching (`answers`: file of questions with answers).
 
-    corpus: required with `answers`
+    corpus: required with `answers`; rankings: if given, gets the rankings of each run by system
     Raises UsageError for fewer than two systems, an unknown baseline, a measure that is not a mean, and missing or
     contradictory options; MismatchError for runs with different judged queries unless `intersect` or `missing_as_zero`
     is set.
@@ -250,13 +251,15 @@ def compare_runs(
     for name, files in grouped.items():
         system = systems[name] = System(name)
         for run in files:
-            result, rankings = evaluate_with_rankings(
+            result, judged_rankings = evaluate_with_rankings(
                 run, evaluator, builder, tracker, retrieved_only=settings.intersect, judged_by=judged_by
             )
             system.runs.append(result)
-            retrieved[run.source] = set(rankings.ids)
+            retrieved[run.source] = set(judged_rankings.ids)
+            if rankings is not None:
+                rankings.setdefault(name, []).append(judged_rankings.ids)
             if len(system.runs) == 1:
-                for query, ids in rankings.ids.items():
+                for query, ids in judged_rankings.ids.items():
                     judged = judgments[query]
                     system.top_ids[query] = ids[:TOP_RANKS]
                     system.judged_ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
@@ -273,15 +276,6 @@ def compare_runs(
     baseline = settings.baseline or names[0]
     pairs = list(combinations(names, 2)) if settings.all_pairs else [(baseline, n) for n in names if n != baseline]
     return Comparison(systems, measures, queries, judgments, pairs, settings)
-
-
-def compare_with_first(
-    results: Sequence[Evaluation], measures: Sequence[Measure], judgments: Judgments, settings: CompareSettings
-) -> list[PairedTest]:
-    """Test every run against the first one on all measures that are means over queries."""
-    systems = {result.name: System(result.name, [result]) for result in results}
-    pairs = [(results[0].name, result.name) for result in results[1:]]
-    return Comparison(systems, list(measures), list(judgments), judgments, pairs, settings).tests
 
 
 def _judge_by_answers(

@@ -68,7 +68,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
         parts = _iter_html_parts(comparison, changed, digits)
         yield from pages.render_page(comparison.settings.heading, parts, subtitle=_describe_scope(comparison))
     elif format == "jsonl":
-        yield from _iter_json_lines(comparison, changed)
+        yield from (orjson.dumps(row).decode() for row in list_json_rows(comparison, changed))
     elif format == "csv":
         yield from format_table(*_build_full_table(comparison), "csv")
     elif format == "latex":
@@ -77,7 +77,7 @@ def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -
             yield ""
             yield from format_table(*table, "latex", digits=digits)
     else:
-        yield from map(escape_control_characters, _iter_text_lines(comparison, changed, markdown=format == "markdown"))
+        yield from map(escape_control_characters, iter_text_lines(comparison, changed, markdown=format == "markdown"))
 
 
 def format_p_value(p: float) -> str:
@@ -170,7 +170,10 @@ def _build_test_table(comparison: Comparison) -> tuple[list[str], list[Row]]:
     return [*header, "better", "equal", "worse"], rows
 
 
-def _iter_text_lines(comparison: Comparison, changed: Sequence[ChangedQuery], *, markdown: bool) -> Iterator[str]:
+def iter_text_lines(
+    comparison: Comparison, changed: Sequence[ChangedQuery], *, markdown: bool, paragraphs: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the lines of a comparison in Markdown, or for a terminal of WIDTH columns. paragraphs: added after the notes"""
     format, digits = "markdown" if markdown else "table", comparison.settings.digits
     pair = "" if len(comparison.pairs) > 1 else " minus ".join(reversed(comparison.pairs[0]))
     yield f"# {escape_markdown(comparison.settings.heading)}" if markdown else comparison.settings.heading
@@ -182,7 +185,7 @@ def _iter_text_lines(comparison: Comparison, changed: Sequence[ChangedQuery], *,
     yield from [f"## {escape_markdown(pair) or 'Differences'}", ""] if markdown else [f"{pair}:"] if pair else []
     yield from format_table(*_build_test_table(comparison), format, digits=digits)
     yield ""
-    for note in _list_notes(comparison):
+    for note in [*_list_notes(comparison), *paragraphs]:
         yield from [note, ""] if markdown else textwrap.wrap(note, WIDTH, subsequent_indent="  ")
     last_pair = None
     for query in changed:
@@ -223,13 +226,8 @@ def _format_query_text(query: ChangedQuery, digits: int) -> Iterator[str]:
     for label, passage in _iter_passages(query):
         head = f"- {label}: {passage.id}  {passage.title}"
         yield "  " + textwrap.shorten(head, WIDTH - 2, placeholder=" …")
-        yield from wrap_snippet(passage.snippet, WIDTH, indent=4)
-
-
-def wrap_snippet(snippet: str, width: int, *, indent: int) -> list[str]:
-    """Wrap a snippet to `width` columns and return its first two lines."""
-    space = " " * indent
-    return textwrap.wrap(snippet, width, initial_indent=space, subsequent_indent=space, max_lines=2, placeholder=" …")
+        snippet = textwrap.wrap(passage.snippet, WIDTH - 4, max_lines=2, placeholder=" …")
+        yield from (f"    {line}" for line in snippet)
 
 
 def _format_query_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
@@ -237,14 +235,9 @@ def _format_query_markdown(query: ChangedQuery, digits: int) -> Iterator[str]:
     yield f"**{name}** ({format_markdown_code(query.query_id)}): {escape_markdown(_format_change(query, digits))}"
     yield ""
     for label, passage in _iter_passages(query):
-        yield format_passage_markdown(label, passage.id, passage.title, passage.snippet)
+        title = f"**{escape_markdown(passage.title or passage.id)}** ({format_markdown_code(passage.id)})"
+        yield f"- {escape_markdown(label)}: {title} {escape_markdown(passage.snippet)}".rstrip()
     yield ""
-
-
-def format_passage_markdown(label: str, id: str, title: str, snippet: str) -> str:
-    """Format a passage as a Markdown list item."""
-    name = f"**{escape_markdown(title or id)}** ({format_markdown_code(id)})"
-    return f"- {escape_markdown(label)}: {name} {escape_markdown(snippet)}".rstrip()
 
 
 def _iter_html_parts(comparison: Comparison, changed: Sequence[ChangedQuery], digits: int) -> Iterator[Markup]:
@@ -279,12 +272,12 @@ def _format_query_html(query: ChangedQuery, digits: int) -> Markup:
     return pages.render_details(summary, items)
 
 
-def _iter_json_lines(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iterator[str]:
+def list_json_rows(comparison: Comparison, changed: Sequence[ChangedQuery]) -> list[dict[str, object]]:
+    """Return the rows of a comparison, each with its `kind`: comparison, system, contrast or move."""
     settings = comparison.settings
     rows: list[dict[str, object]] = [
         {"kind": "comparison", "queries": len(comparison.queries), "settings": asdict(settings)}
     ]
     rows += [{"kind": "system"} | asdict(average) for row in comparison.compute_averages() for average in row]
     rows += [{"kind": "contrast"} | test.to_json() for test in comparison.tests]
-    rows += [{"kind": "move"} | asdict(query) for query in changed]
-    yield from (orjson.dumps(row).decode() for row in rows)
+    return rows + [{"kind": "move"} | asdict(query) for query in changed]

@@ -12,6 +12,7 @@ BY = "Score passages, or source documents by their best passage (MaxP)."
 DROP = "Ignore the document with the query's id (as in BEIR)."
 MATCH = "Match answers by tokens (as in DPR) or as regular expressions."
 MEASURES = "Measures, separated by spaces or commas: nDCG@10, recall@100, RR(rel=2)@10, P_30 …"
+MOVED = "Print the N queries with the largest gains and the N with the largest losses."
 DIGITS = "Number of decimals to print, 0 to 17."
 
 
@@ -62,10 +63,7 @@ class ReportSettings:
     by: ScoringUnit = option("passage", BY)
     rel: int = option(1, REL)
     drop_same_id: bool = option(False, DROP)
-    examples: int = option(3, "Example queries to show.", at_least=0)
-    system: str = option(
-        "", "In the examples, system to compare with the first system. [default: the best other system]", metavar="NAME"
-    )
+    moved: int = option(3, MOVED, at_least=0)
     heading: str = option("Retrieval report", "Heading of the report.")
 
 
@@ -89,7 +87,7 @@ class CompareSettings(ScoringSettings):
     )
     alpha: float = option(0.05, "Significance level, 0 to 1.", at_least=0, at_most=1)
     confidence: float = setting(0.95, "Confidence level of the intervals, 0.5 to 0.9999.", at_least=0.5, at_most=0.9999)
-    moved: int = option(5, "Print the N queries with the largest gains and the N with the largest losses.", at_least=0)
+    moved: int = option(5, MOVED, at_least=0)
     format: Literal["table", "markdown", "latex", "html", "jsonl", "csv"] = option(
         "table", "Output format; html is a web page with all results."
     )

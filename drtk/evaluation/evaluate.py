@@ -70,11 +70,6 @@ class RankingBuilder:
         """Return the number of documents among one query's hits, including those that `__call__` removes."""
         return len(hits.doc_ids) if self.by is None else len({self.by(id) for id in hits.doc_ids})
 
-    def find_top_passage(self, hits: QueryHits) -> str:
-        """Return the id of the highest-ranked passage of the top-ranked document. The ranking must not be empty."""
-        ids = hits.to_ranked_ids(self.order)
-        return next(id for id in ids if not self.drop_same_id or (self.by(id) if self.by else id) != hits.query_id)
-
 
 def log_shallow_runs(
     results: Iterable[Evaluation], measures: Sequence[Measure], *, judged_by: str = "judgments", size: int | None = None

@@ -72,13 +72,12 @@ def load_judgments(
 class JudgedRankings:
     """Rankings of the judged queries of a run.
 
-    ids: ranked document ids by query; top_passages: id of the top-ranked passage by query; tag: run tag
+    ids: ranked document ids by query; tag: run tag
     deepest: length of the longest ranking, before `depth` and `drop_same_id` remove documents
     is_complete: whether the run's manifest shows that no judged query reached the search depth
     """
 
     ids: dict[str, list[str]]
-    top_passages: dict[str, str]
     tag: str
     deepest: int
     is_complete: bool
@@ -113,14 +112,12 @@ def read_rankings(
         if not any(judged.add(query, hits.doc_ids) for query, hits in hits_by_query.items()):
             judged.report_problem()
     is_complete = _is_complete(run.source, max((len(hits.doc_ids) for hits in hits_by_query.values()), default=0))
-    ids, top_passages, deepest = {}, {}, 0
+    ids, deepest = {}, 0
     for query in list(hits_by_query):
         hits = hits_by_query.pop(query)  # frees memory
         ids[query] = builder(hits)
         deepest = max(deepest, builder.count_documents(hits))
-        if ids[query]:
-            top_passages[query] = builder.find_top_passage(hits)
-    return JudgedRankings(ids, top_passages, tag, deepest, is_complete)
+    return JudgedRankings(ids, tag, deepest, is_complete)
 
 
 def _is_complete(source: str, num_hits: int) -> bool:

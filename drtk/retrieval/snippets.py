@@ -92,6 +92,8 @@ def format_place(passage: Passage) -> str:
 class PassageSnippets:
     """Function from a question and a passage id to (title, snippet); ("", "") for an unknown passage.
 
+    For the id of a split document, its first passage is used.
+
     corpus: file of the passages; None if there is no corpus
     words: maximum number of words of a snippet
     mark: function that is applied to matching words
@@ -102,8 +104,7 @@ class PassageSnippets:
         self._words, self._mark = words, mark
 
     def __call__(self, question: str, id: str | None) -> tuple[str, str]:
-        passage = None if self._store is None or id is None else self._store.get(id)
-        if passage is None:
+        if self._store is None or id is None or (passage := self._store.get(id) or self._store.get(f"{id}#0")) is None:
             return "", ""
         return passage.title, extract_snippet(
             passage.text, stem_query_words(question), words=self._words, mark=self._mark

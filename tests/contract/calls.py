@@ -126,7 +126,7 @@ CALLS = {
         "{input} -o {output} --corpus {documents.jsonl} --queries {queries.jsonl} --model {crossencoder} --max-length 16",
         "examples.jsonl",
     ),
-    "eval": Call("run={input} -o {output} --qrels {qrels.tsv}", "first.run", streams=False),
+    "eval": Call("run={input} other={second.run} -o {output} --qrels {qrels.tsv}", "first.run", streams=False),
     "eval-sentences": Call("made={input} -o {output} --data {tasks}", "sentences.jsonl", streams=False),
     "compare": Call(
         "a={input} b={second.run} -o {output} --qrels {many.tsv} --set permutations=100 --set missing_as_zero=true",
@@ -134,7 +134,9 @@ CALLS = {
         streams=False,
     ),
     "plot": Call("recall run={input} -o {output} --qrels {many.tsv} --format json", "first.run", streams=False),
-    "report": Call("run={input} -o {output} --qrels {qrels.tsv}", "first.run", compares="report.json"),
+    "report": Call(
+        "run={input} other={second.run} -o {output} --qrels {qrels.tsv}", "first.run", compares="report.json"
+    ),
     "convert": Call("{input} -o {output} --as passages", "documents.jsonl", keeps=True),
     "validate": Call("{input} --as passages", "documents.jsonl", streams=False),
     "show": Call("{documents.jsonl}", streams=False),

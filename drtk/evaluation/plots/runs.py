@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,9 +12,10 @@ from drtk.data.readers import read_examples
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgments, load_hits
 from drtk.errors import DrtkError, UsageError
+from drtk.evaluation.compare import Comparison
 from drtk.evaluation.config import PLOT_OPTIONS, RUN_PLOT_OPTIONS, PlotSettings
 from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve
-from drtk.evaluation.evaluate import Evaluation, Evaluator
+from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.plots import base
 from drtk.evaluation.plots.base import Plot, PlotData, PlotInputs
@@ -256,21 +257,21 @@ def _read_example_scores(item: NamedRun, inputs: PlotInputs) -> tuple[np.ndarray
 
 
 def draw_report(
-    path: Path, title: str, results: Sequence[Evaluation], measures: Sequence[str], recall: PlotData, loss: Curve | None
+    path: Path, comparison: Comparison, depths: Sequence[int], recall: Mapping[str, Sequence[float]], loss: Curve | None
 ) -> None:
     """Write a PNG of measures by system, recall by depth, and the training loss if there is one.
 
-    recall: data for `draw_recall`. Raises MissingDependency without matplotlib.
+    recall: recall by system at each of `depths`. Raises MissingDependency without matplotlib.
     """
     panels = 2 if loss is None else 3
+    deepest = {name: max(run.deepest for run in system.runs) for name, system in comparison.systems.items()}
 
     def draw(figure: Any) -> None:
         axes = figure.subplots(1, panels, width_ratios=[1.35, 1, 1][:panels])
-        figure.suptitle(title, fontsize=15, fontweight="bold")
-        _draw_measures(axes[0], results, measures)
-        draw_recall(axes[1], recall)
-        low = min(min(values) for values in recall["curves"].values())
-        axes[1].set_ylim(bottom=max(0.0, low - 0.05))
+        figure.suptitle(comparison.settings.heading, fontsize=15, fontweight="bold")
+        _draw_measures(axes[0], comparison)
+        draw_recall(axes[1], {"k": depths, "curves": recall, "deepest": deepest})
+        axes[1].set_ylim(bottom=max(0.0, min(map(min, recall.values())) - 0.05))
         base.style_axis(axes[1], "Recall at k", grid="both")
         if loss is not None:
             draw_smoothed_curve(axes[2], loss.steps, loss.values, base.COLORS[0])
@@ -281,27 +282,22 @@ def draw_report(
     path.write_bytes(base.render_figure(draw, (5.4 * panels, 5.0), "png", "the plot of a report"))
 
 
-def _draw_measures(axis: Any, results: Sequence[Evaluation], measures: Sequence[str]) -> None:
+def _draw_measures(axis: Any, comparison: Comparison) -> None:
     """Draw the mean of each measure and system as a point, with its 95% confidence interval over queries."""
-    width = 0.8 / len(results)
-    for at, result in enumerate(results):
-        places = [group + (at - (len(results) - 1) / 2) * width for group in range(len(measures))]
-        means = np.array([float(result.overall[measure]) for measure in measures])
-        intervals = [_compute_interval(result, measure) for measure in measures]
-        reach = np.abs(np.array(intervals).T - means)
-        axis.errorbar(places, means, reach, linestyle="", capsize=3, **base.choose_point_style(at))
-        for place, mean, (_, high) in zip(places, means, intervals, strict=True):
+    names = [measure.name for measure in comparison.measures]
+    count = len(comparison.systems)
+    for at, system in enumerate(comparison.systems.values()):
+        for group, name in enumerate(names):
+            values = system.compute_values(name, comparison.queries)
+            place, mean = group + (at - (count - 1) / 2) * 0.8 / count, float(values.mean())
+            low, high = compute_interval(values, confidence=0.95) or (mean, mean)
+            axis.errorbar(
+                [place], [mean], [[mean - low], [high - mean]], linestyle="", capsize=3, **base.choose_point_style(at)
+            )
             axis.annotate(f"{mean:.3f}", (place, high), (0, 5), textcoords="offset points", rotation=90, fontsize=9,
                           ha="center", va="bottom")  # fmt: skip
-    for group in range(1, len(measures)):
+    for group in range(1, len(names)):
         axis.axvline(group - 0.5, color="#e2e2e2", linewidth=0.8)
-    axis.set_xticks(range(len(measures)), measures, fontsize=11)
+    axis.set_xticks(range(len(names)), names, fontsize=11)
     axis.margins(y=0.18)
     base.style_axis(axis, "Measures, with 95% confidence intervals")
-
-
-def _compute_interval(result: Evaluation, measure: str) -> tuple[float, float]:
-    """Return the confidence interval of a mean over queries; (mean, mean) if it is undefined."""
-    values = [float(values[measure]) for values in result.per_query.values() if measure in values]
-    mean = float(result.overall[measure])
-    return compute_interval(np.array(values), confidence=0.95) or (mean, mean)

@@ -1,4 +1,4 @@
-"""drtk report: tests, overlap, recall and example queries by hand-computed values; files and terminal output agree."""
+"""drtk report: recall and overlap by hand-computed values; files and terminal output agree with the comparison."""
 
 from __future__ import annotations
 
@@ -11,41 +11,9 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.evaluation.compare import compare_with_first
-from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curves
-from drtk.evaluation.evaluate import Evaluation, Evaluator
-from drtk.evaluation.measures import parse_measures
-from drtk.evaluation.report import choose_example_queries, describe_test
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
-
-JUDGMENTS = {f"q{query}": {f"d{query}": 1} for query in range(6)}
-MEASURES = parse_measures("RR R@1")
-
-
-def evaluate_system(name: str, *ranks: int) -> Evaluation:
-    """Evaluate a system with the relevant document of query i at rank ranks[i] (0: not retrieved)."""
-    rankings = {f"q{query}": [*"x" * (rank - 1), f"d{query}"] if rank else ["x"] for query, rank in enumerate(ranks)}
-    return Evaluator(JUDGMENTS, MEASURES)(name, rankings)
-
-
-def test_every_run_is_compared_with_the_first() -> None:
-    results = [evaluate_system(*item) for item in (("one", 1, 2, 4, 0), ("dense", 2, 2, 2, 0), ("fused", 1, 1, 1, 1))]
-    tests = compare_with_first(results, MEASURES, JUDGMENTS, CompareSettings())
-    assert [(test.system, test.baseline, test.measure) for test in tests] == [
-        ("dense", "one", "RR"), ("fused", "one", "RR"), ("dense", "one", "R@1"), ("fused", "one", "R@1")
-    ]  # fmt: skip
-    # RR: one 1 1/2 1/4 0, dense 1/2 1/2 1/2 0: +1/4 and -1/2
-    sentence = describe_test(tests[0], (0.375, 0.4375))
-    assert sentence.startswith("dense does not differ significantly from one on RR: 0.3750 against 0.4375 (-0.0417; p")
-    assert sentence.endswith("better on 1 of 6 queries, worse on 1, equal on 4.")
-    # six of six queries better: p = 2 / 2^6 = .03125 in the randomization test, and twice that for two comparisons
-    for others, verb in ((["b"], "is significantly better than"), (["b", "c"], "does not differ significantly from")):
-        results = [evaluate_system("a", *[0] * 6), *(evaluate_system(name, *[1] * 6) for name in others)]
-        tests = compare_with_first(results, MEASURES[1:], JUDGMENTS, CompareSettings())
-        assert [test.randomization_p_corrected for test in tests] == [0.03125 * len(others)] * len(others)
-        assert f"b {verb} a on R@1: 1.0000 against 0.0000" in describe_test(tests[0], (1.0, 0.0))
 
 
 def test_recall_is_averaged_over_all_judged_queries() -> None:
@@ -77,17 +45,6 @@ def test_loss_trend_is_read_from_a_log(tmp_path: Path) -> None:
     assert "has too few losses for a trend (3 in 12 steps)" in describe_loss(Curve([5, 10, 12], [0.4, 0.4, 0.7]))
 
 
-def test_example_queries_show_both_sides() -> None:
-    first = {"q0": ["d0"], "q1": ["x", "d1"], "q2": ["x"], "q3": ["d3"]}
-    second = {"q0": ["x", "d0"], "q1": ["d1"], "q2": ["d2"], "q3": ["d3"]}
-    judgments = {f"q{query}": {f"d{query}": 1} for query in range(4)}
-    # the second is better on q2 (by 1) and q1 (by 1/2), the first on q0, both alike on q3
-    chosen = choose_example_queries(first, second, judgments, 4)
-    assert chosen == [("q2", "second"), ("q0", "first"), ("q3", "alike"), ("q1", "second")]
-    assert choose_example_queries(first, second, judgments, 2) == chosen[:2]
-    assert len(choose_example_queries(first, second, judgments, 10)) == 4
-
-
 @pytest.fixture
 def runs(folder: Path) -> Path:
     """Return a folder with four queries over six documents of two chunks; at rank 1, bm25 is right for three of them."""
@@ -114,35 +71,40 @@ TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--log", "log
 
 def test_report_files_and_terminal_output_agree(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    printed = run_command(capfd, *REPORT, *TEXTS, "--examples", "1")
+    printed = run_command(capfd, *REPORT, *TEXTS, "--moved", "1")
     content = json.loads((runs / "out" / "report.json").read_text())
     # bm25 has the right document at rank 3 for q3: RR (1 + 1 + 1 + 1/3)/4
-    assert content["systems"]["bm25"]["RR@10"] == pytest.approx((3 + 1 / 3) / 4)
-    assert content["systems"]["trained"]["RR@10"] == 1
-    assert (content["queries"], content["relevant"]) == (4, 4)
+    means = {(row["system"], row["measure"]): row["mean"] for row in content["rows"] if row["kind"] == "system"}
+    assert means["bm25", "RR@10"] == pytest.approx((3 + 1 / 3) / 4)
+    assert means["trained", "RR@10"] == 1
+    assert (content["rows"][0]["kind"], content["rows"][0]["queries"]) == ("comparison", 4)
     assert content["recall"]["bm25"][0] == 3 / 4
-    (compared, *_) = content["verdict"]["comparisons"]
+    compared = next(row for row in content["rows"] if row["kind"] == "contrast")
     assert (compared["system"], compared["baseline"], compared["measure"]) == ("trained", "bm25", "nDCG@10")
     assert compared["significant"] is False  # one query of four differs
     assert content["loss"]["steps"] == list(range(1, 30))
     markdown = (runs / "out" / "report.md").read_text()
     assert "| trained | **1.0000** |" in markdown
     assert "(report.png)" in markdown
-    folded = " ".join(printed.split())
-    for sentence in content["verdict"]["text"]:
-        assert f"- {sentence}" in markdown
-        assert sentence in folded
-    (example,) = content["examples"]
-    assert (example["query_id"], example["why"]) == ("q3", "second")
-    bm25, trained = example["hits"]
-    assert (bm25["id"], bm25["title"], bm25["relevant"], bm25["rank"]) == ("d4#1", "Title 4", False, 3)
-    assert (trained["id"], trained["relevant"], trained["rank"]) == ("d3#1", True, 1)
-    assert "which document is 3? (trained is better)" in printed
-    assert "Title 4 (first relevant document at rank 3)" in printed
-    assert "words of document 3, part 1" in printed
+    sentence = "The training loss fell from 1.111 to 0.1161 in 29 steps."
+    assert sentence in printed
+    assert sentence in markdown.replace("\\", "")
+    (moved,) = (row for row in content["rows"] if row["kind"] == "move")
+    assert (moved["query_id"], moved["after"]) == ("q3", 1)
+    assert (moved["relevant"][0]["id"], moved["relevant"][0]["before"], moved["relevant"][0]["after"]) == ("d3", 3, 1)
+    assert "which document is 3?" in markdown
+    assert "- first in bm25, not judged: **Title 4** (`d4`) words of document 4, part 0" in markdown
     picture = (runs / "out" / "report.png").read_bytes()
     width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
     assert (width, height) == (1944, 600)  # three panels of 5.4 inches, 120 dots per inch
+
+
+def test_several_runs_of_a_system_are_averaged(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (runs / "again.run").write_bytes((runs / "bm25.run").read_bytes())
+    run_command(capfd, "report", "bm25=again.run", "two=bm25.run", "two=trained.run", *REPORT[3:])
+    assert json.loads((runs / "out" / "report.json").read_text())["recall"]["two"][0] == (3 / 4 + 1) / 2
+    picture = (runs / "out" / "report.png").read_bytes()
+    assert int.from_bytes(picture[16:20], "big") == 1296  # no loss, no panel
 
 
 def test_report_without_matplotlib_has_no_plot(
@@ -159,18 +121,14 @@ def test_report_without_matplotlib_has_no_plot(
 def test_report_explains_a_fusion_by_overlap(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_command(capfd, "fuse", "-q", "bm25.run", "trained.run", "-o", "fused.run")
     printed = run_command(capfd, *REPORT[:3], "fused=fused.run", *REPORT[3:])
-    overlap = json.loads((runs / "out" / "report.json").read_text())["verdict"]["overlap"]
+    overlap = json.loads((runs / "out" / "report.json").read_text())["overlap"]
     assert overlap["relevant"] == {"both": 4, "first": 0, "second": 0, "neither": 0}
     assert overlap["kept"]["both"] == 4
     assert "Of 4 relevant documents, 4 are in the top 100 of both" in " ".join(printed.split())
 
 
-def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run_command(capfd, *REPORT)  # texts are not needed
-    picture = (runs / "out" / "report.png").read_bytes()
-    assert int.from_bytes(picture[16:20], "big") == 1296  # no loss, no panel
-    assert json.loads((runs / "out" / "report.json").read_text())["examples"] == []
-    with pytest.raises(UsageError, match="no system is called 'x'; choose from bm25, trained"):
-        run_command(capfd, *REPORT, *TEXTS, "--system", "x", "--force")
+def test_one_system_and_counts_are_rejected(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="at least two systems are required"):
+        run_command(capfd, *REPORT[:2], *REPORT[3:])
     with pytest.raises(UsageError, match="num_ret is not a mean over queries"):
-        run_command(capfd, *REPORT, "--measures", "num_ret", "--force")
+        run_command(capfd, *REPORT, "--measures", "num_ret")
