@@ -9,13 +9,11 @@ import io
 import os
 import re
 import resource
-import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -74,24 +72,11 @@ def describe_parsing_error(error: Exception) -> str | None:
     what, value = message.partition(": ")[0], _describe_rejected_value(error)
     if value is not None and what != message:
         message = f"{what}: {value}"
-    message += _format_hint(error, message)
     return message[:1].lower() + message[1:]
 
 
 def _format_arguments(context: Any) -> str:
     return " ".join(context.command.collect_usage_pieces(context)[1:])
-
-
-def _format_hint(error: Exception, problem: str) -> str:
-    """Return the hint "did you mean --to FORMAT?" for a rejected `--as FORMAT` if the command has --to; else ""."""
-    from drtk.data.writers import FORMATS
-
-    options = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
-    match = re.search("'--as': '(.+?)' is not one of", problem)
-    has_to = any("--to" in option.opts for option in options)
-    if match and has_to and any(match[1] in formats for formats in FORMATS.values()):
-        return f"; did you mean --to {match[1]}?"
-    return ""
 
 
 def _describe_rejected_value(error: Exception) -> str | None:
@@ -220,37 +205,36 @@ def drtk(
 def run() -> None:
     """Run a command. Exit status: 0 success, 1 error, 2 usage error, 130 interrupted, 141 output closed."""
     verbose = "-v" in sys.argv or "--verbose" in sys.argv
-    _prepare_streams()
+    if sys.stderr is None:  # closed by 2>&-; print and Typer would write to stdout
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     _increase_file_limit()
-    with _record_interrupts() as interrupts:
-        try:
-            _check_arguments()
-            if sys.argv[1:2] == ["help"]:
-                sys.argv[1:] = [*sys.argv[2:], "--help"]
-            if not _is_training_command():
-                ignore_torchrun()
-            result = app(prog_name="drtk", standalone_mode=False)
-            status = result if isinstance(result, int) else 0  # of typer.Exit, and of --help
-            if status == 130:
-                _print_interrupted()
-            _exit(status)
-        except SystemExit as done:
-            if isinstance(done.__context__, BrokenPipeError):  # Typer exits with 1 on a broken pipe
-                _exit(OutputClosed.status)
-            _exit(done.code if isinstance(done.code, int) else 1)
-        except (OutputClosed, BrokenPipeError):
-            _exit(OutputClosed.status)
-        except Exception as error:
-            if interrupts:  # imports and libraries may turn KeyboardInterrupt into another exception
-                _print_interrupted()
-                _exit(130)
-            reported = _report_error(error, verbose=verbose)
-            if reported is None:
-                raise
-            _exit(reported)
-        except KeyboardInterrupt:
+    try:
+        _check_arguments()
+        if sys.argv[1:2] == ["help"]:
+            sys.argv[1:] = [*sys.argv[2:], "--help"]
+        if not _is_training_command():
+            ignore_torchrun()
+        result = app(prog_name="drtk", standalone_mode=False)
+        status = result if isinstance(result, int) else 0  # of typer.Exit, and of --help
+        if status == 130:
             _print_interrupted()
-            _exit(130)
+        _exit(status)
+    except SystemExit as done:
+        if isinstance(done.__context__, BrokenPipeError):  # Typer exits with 1 on a broken pipe
+            _exit(OutputClosed.status)
+        _exit(done.code if isinstance(done.code, int) else 1)
+    except (OutputClosed, BrokenPipeError):
+        _exit(OutputClosed.status)
+    except Exception as error:
+        reported = _report_error(error, verbose=verbose)
+        if reported is None:
+            raise
+        _exit(reported)
+    except KeyboardInterrupt:
+        _print_interrupted()
+        _exit(130)
 
 
 def _report_error(error: Exception, *, verbose: bool) -> int | None:
@@ -293,59 +277,6 @@ def _increase_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # macOS rejects "unlimited"
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-class _ClosedStdout(io.TextIOBase):
-    """Replacement for a closed stdout (>&-): printing raises DrtkError instead of being ignored."""
-
-    def write(self, text: str) -> int:
-        raise DrtkError("standard output is closed; redirect it to a file")
-
-    def fileno(self) -> int:
-        raise DrtkError("standard output is closed; redirect it to a file")
-
-
-def _prepare_streams() -> None:
-    """Replace closed standard streams, and make stdout escape characters that it cannot encode."""
-    if sys.stderr is None:  # closed by 2>&-; otherwise print and Typer would write to stdout
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
-    if sys.stdout is None:
-        sys.stdout = _ClosedStdout()
-    elif isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
-@contextlib.contextmanager
-def _record_interrupts() -> Iterator[list[int]]:
-    """Context manager that appends each SIGINT to the list that it yields, and raises KeyboardInterrupt as usual.
-
-    Python ignores a KeyboardInterrupt that is raised in a weak-reference callback. SIGINT is then sent again.
-    """
-    received: list[int] = []
-    ignored_before = sys.unraisablehook
-
-    def handle_interrupt(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        signal.default_int_handler(number, frame)
-
-    def resend_interrupt(ignored: sys.UnraisableHookArgs) -> None:
-        if not issubclass(ignored.exc_type, KeyboardInterrupt):
-            ignored_before(ignored)
-            return
-        from threading import Timer
-
-        Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
-
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield received
-        return
-    signal.signal(signal.SIGINT, handle_interrupt)
-    sys.unraisablehook = resend_interrupt
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.unraisablehook = ignored_before
 
 
 def _check_arguments() -> None:

@@ -9,10 +9,7 @@ import errno
 import fcntl
 import glob
 import os
-import signal
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +18,6 @@ import orjson
 from drtk.errors import DrtkError
 
 REPLACES = "replaces"  # entry in the manifest of NAME.part: the file that `commit` may replace (see `identify_file`)
-
-
-@contextmanager
-def delay_interrupts() -> Iterator[None]:
-    """Context manager that delays Ctrl-C to its end. The block must not wait for other threads or processes.
-
-    Masking the signal would not work: another thread would receive it, and Python would still interrupt the main thread.
-    Only the main thread is ever interrupted, so the function has no effect in other threads.
-    """
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
-        yield  # None: the handler was not set from Python, so Python cannot restore it
-        return
-    received: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if received:
-            signal.raise_signal(signal.SIGINT)
 
 
 def sync(path: Path) -> None:
@@ -106,8 +83,7 @@ def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -
     if manifest is not None:
         manifest = {**manifest, "bytes": part.stat().st_size}
         write_json(get_file_manifest_path(part), {**manifest, REPLACES: identify_file(final)})
-    with delay_interrupts():
-        _complete_commit(part, final, manifest)
+    _complete_commit(part, final, manifest)
     sync(final.parent)
 
 
@@ -166,8 +142,7 @@ def _resume_commit(part: Path, final: Path, part_manifest: Path) -> bool:
         if size == os.fstat(file.fileno()).st_size:
             if finished == part and identify_file(final) not in (None, replaces):
                 return False
-            with delay_interrupts():
-                _complete_commit(part, final, manifest)
+            _complete_commit(part, final, manifest)
             return True
     part_manifest.unlink(missing_ok=True)  # stale: the user removed or replaced the part
     return False

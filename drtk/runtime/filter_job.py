@@ -18,7 +18,7 @@ import orjson
 
 from drtk.config import check_values, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.runtime.atomic import delay_interrupts, identify_file, list_temporary_files, recover, write_json
+from drtk.runtime.atomic import identify_file, list_temporary_files, recover, write_json
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import check_object, read_json
 from drtk.runtime.manifest import (
@@ -371,10 +371,9 @@ class FilterJob:
         journal.sources = [entry for entry in self.tracker.inputs if entry.get("digest") is None]
         journal.others = [entry for entry in self.tracker.inputs if entry.get("digest") is not None]
         journal.others += [entry for entry in self._input_entries if entry["path"] not in opened]
-        with delay_interrupts():  # journal and part are useless without each other
-            write_json(self.journal_path, asdict(journal))
-            output.keep_part = True
-            self._pending, self._written = None, time.monotonic()
+        output.keep_part = True
+        write_json(self.journal_path, asdict(journal))
+        self._pending, self._written = None, time.monotonic()
 
     @contextmanager
     def _prepare_first_pass_path(self, *, has_second: bool) -> Iterator[str]:

@@ -17,7 +17,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO
 
 from drtk.errors import DrtkError, OutputClosed, RecordError
-from drtk.runtime.atomic import commit, delay_interrupts, get_file_manifest_path, lock
+from drtk.runtime.atomic import commit, get_file_manifest_path, lock
 from drtk.runtime.progress import log
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -333,8 +333,7 @@ class Output:
             self._file = open(self.target, "ab", buffering=1 << 16)  # noqa: SIM115 - closed by commit or abandon
             return
         self.part = Path(self.target).with_name(Path(self.target).name + self._suffix)
-        with delay_interrupts():  # otherwise an interrupt could leave the new file behind
-            self._file = _open_locked(self.part)
+        self._file = _open_locked(self.part)
         if os.fstat(self._file.fileno()).st_size < self._start:
             raise DrtkError(f"{self.part}: is truncated (shorter than its journal says); use `force` to start over")
         if self._journal is not None and not self.keep_part:
