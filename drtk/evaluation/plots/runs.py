@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from drtk.data.readers import read_examples
 from drtk.data.runs import NamedRun
 from drtk.data.trec import Judgments, load_hits
 from drtk.errors import DrtkError, UsageError
@@ -170,40 +169,25 @@ class ScoreDistributions(Plot):
     option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | RUN_PLOT_OPTIONS
 
     def compute_data(self, inputs: PlotInputs) -> PlotData:
-        """Return {"kinds": labels, "panels": {input: result of `summarize_scores`}}.
-
-        Inputs are runs, which require judgments, or training examples with scores of positives and negatives.
-        kinds: labels of the relevant and of the other documents
-        """
+        """Return {"panels": {run: result of `summarize_scores`}}."""
         inputs.check_num_inputs(1, MAX_PANELS)
-        of_examples = [inputs.tracker.peek(item.source).lstrip()[:1] == b"{" for item in inputs.inputs]
-        if any(of_examples) and not all(of_examples):
-            raise UsageError("runs and training examples cannot be combined; plot them separately")
-        if of_examples[0]:
-            given = vars(inputs.settings) | {"qrels": inputs.qrels}
-            for name in sorted(RUN_PLOT_OPTIONS):
-                if given[name] is not None:
-                    raise UsageError(f"`{name}` cannot be combined with training examples; omit it")
-            kinds = ["positives", "negatives"]
-            panels = {item.name: _read_example_scores(item, inputs) for item in inputs.inputs}
-        else:
-            kinds = ["relevant", "not relevant or not judged"]
-            judgments = inputs.read_judgments()
-            panels = {item.name: _read_run_scores(item, judgments, inputs) for item in inputs.inputs}
-        return {"kinds": kinds, "panels": {name: summarize_scores(*scores, name) for name, scores in panels.items()}}
+        judgments = inputs.read_judgments()
+        scores = {item.name: _read_scores(item, judgments, inputs) for item in inputs.inputs}
+        return {"panels": {name: summarize_scores(*pair, name) for name, pair in scores.items()}}
 
     def choose_size(self, data: PlotData) -> tuple[float, float]:
         return base.SIZE[0], 1.2 + 2.5 * len(data["panels"])
 
     def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
-        """Draw overlaid score histograms of relevant and of other documents, one panel per input."""
+        """Draw overlaid score histograms of relevant and of other documents, one panel per run."""
         panels: list[base.HistogramPanel] = []
         for name, panel in data["panels"].items():
             sizes = f"{sum(panel['good']):,} against {sum(panel['other']):,} scores"
             auc = f"{panel['auc']:.3f}".removeprefix("0")
             title = f"{base.shorten(name)}: AUC {auc} ({sizes})"
             panels.append((title, panel["edges"], (panel["other"], panel["good"])))
-        base.draw_histograms(figure, figure, panels, data["kinds"][::-1], "score", settings.heading)
+        kinds = ["not relevant or not judged", "relevant"]
+        base.draw_histograms(figure, figure, panels, kinds, "score", settings.heading)
 
 
 def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> PlotData:
@@ -230,7 +214,7 @@ def summarize_scores(good: np.ndarray, other: np.ndarray, name: str) -> PlotData
     }
 
 
-def _read_run_scores(run: NamedRun, judgments: Judgments, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
+def _read_scores(run: NamedRun, judgments: Judgments, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
     builder, rel = inputs.builder, inputs.rel
     good: list[float] = []
     other: list[float] = []
@@ -241,18 +225,6 @@ def _read_run_scores(run: NamedRun, judgments: Judgments, inputs: PlotInputs) ->
             best.setdefault(builder.by(id) if builder.by else id, score)
         for id in builder(hits):
             (good if grades.get(id, rel - 1) >= rel else other).append(best[id])
-    return np.array(good), np.array(other)
-
-
-def _read_example_scores(item: NamedRun, inputs: PlotInputs) -> tuple[np.ndarray, np.ndarray]:
-    good: list[float] = []
-    other: list[float] = []
-    for example in read_examples(item.source, tracker=inputs.tracker):
-        scores = example.scores or {}
-        good += scores.get("positives", [])
-        other += scores.get("negatives", [])
-    if not good and not other:
-        raise DrtkError(f"{item.source}: the examples have no scores; pass runs and `qrels`")
     return np.array(good), np.array(other)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import ChainMap
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,11 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from drtk.data.embeddings import check_finite, read_shards
 from drtk.data.readers import read_records
 from drtk.data.rows import Row
-from drtk.data.runs import NamedRun
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import DrtkError, UsageError
 from drtk.evaluation.config import PLOT_OPTIONS, PlotSettings
 from drtk.evaluation.plots import base
 from drtk.evaluation.plots.base import Plot, PlotData, PlotInputs
@@ -28,7 +25,6 @@ from drtk.evaluation.sentences import (
     normalize_vectors,
     open_encoder,
 )
-from drtk.runtime.manifest import describe_folder
 from drtk.runtime.streams import get_source_name, is_stream
 
 POINTS, POSITIVE = 1500, 4.0  # vectors sampled per group, and the rating above which a pair is positive
@@ -38,21 +34,15 @@ MAX_MODELS, BINS = 4, 60
 class CosineDistributions(Plot):
     """Cosines of matching and random pairs, alignment and uniformity (drtk plot space)."""
 
-    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "qrels", "rel", "positive", "points"}
+    option_names: ClassVar[frozenset[str]] = PLOT_OPTIONS | {"pairs", "positive", "points"}
 
     def compute_data(self, inputs: PlotInputs) -> PlotData:
-        """Return {"edges", "panels": {name: {"matching", "random"}}, "geometry": {name: {"alignment", "uniformity"}}}.
+        """Return {"edges", "panels": {model: {"matching", "random"}}, "geometry": {model: {"alignment", "uniformity"}}}.
 
         edges: limits of the cosine bins; matching, random: numbers of pairs per bin
-        panels: one per model; one per embeddings folder, without matching pairs; with judgments, only "judged pairs"
-        geometry of embeddings folders: uniformity of each folder and, with judgments, alignment of the "judged pairs"
         """
         inputs.check_num_inputs(1, MAX_MODELS)
-        paths = [Path(item.source) for item in inputs.inputs]
-        folders = [any(path.glob("*.npy")) and any(path.glob("*.ids")) for path in paths]
-        if any(folders) and not all(folders):
-            raise UsageError("models and embeddings folders cannot be combined; plot them separately")
-        cosines, geometry = _compute_embedding_cosines(inputs) if folders[0] else _compute_model_cosines(inputs)
+        cosines, geometry = _compute_distributions(inputs)
         all_cosines = np.concatenate([values for pair in cosines.values() for values in pair])
         edges = np.linspace(all_cosines.min() - 1e-9, all_cosines.max() + 1e-9, BINS + 1)
         panels = {
@@ -65,33 +55,24 @@ class CosineDistributions(Plot):
         return {"edges": edges.tolist(), "panels": panels, "geometry": geometry}
 
     def choose_size(self, data: PlotData) -> tuple[float, float]:
-        return base.SIZE[0] + 4.2 * _has_scatter(data), 1.4 + 2.3 * len(data["panels"])
+        return base.SIZE[0] + 4.2 * (len(data["panels"]) > 1), 1.4 + 2.3 * len(data["panels"])
 
     def draw(self, figure: Any, data: PlotData, settings: PlotSettings) -> None:
         """Draw histograms of the cosines of matching and random pairs; for several models also alignment and uniformity."""
         geometry, histograms = data["geometry"], figure
-        if _has_scatter(data):
+        if len(data["panels"]) > 1:
             histograms, scatter = figure.subfigures(1, 2, width_ratios=[1.7, 1])
             _draw_geometry(scatter.subplots(), geometry)
         panels: list[base.HistogramPanel] = [
-            (
-                base.shorten(name) + _format_values(geometry.get(name, {})),
-                data["edges"],
-                (panel["random"], panel["matching"]),
-            )
+            (base.shorten(name) + _format_values(geometry[name]), data["edges"], (panel["random"], panel["matching"]))
             for name, panel in data["panels"].items()
         ]
         base.draw_histograms(figure, histograms, panels, ["random pairs", "matching pairs"], "cosine", settings.heading)
 
 
-def _has_scatter(data: PlotData) -> bool:
-    """Return whether to draw alignment and uniformity of several models."""
-    return len(data["panels"]) > 1 and all(len(values) == 2 for values in data["geometry"].values())
-
-
 def _format_values(values: dict[str, float]) -> str:
     text = ", ".join(f"{name} {value:z.2f}" for name, value in values.items())
-    return f": {text}".replace("-", "\N{MINUS SIGN}") if text else ""
+    return f": {text}".replace("-", "\N{MINUS SIGN}")
 
 
 def _draw_geometry(axis: Any, geometry: dict[str, dict[str, float]]) -> None:
@@ -117,11 +98,9 @@ Cosines = dict[str, tuple[np.ndarray, np.ndarray]]  # by panel: of matching and 
 Geometry = dict[str, dict[str, float]]
 
 
-def _compute_model_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
+def _compute_distributions(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     if inputs.pairs is None:
         raise UsageError("`pairs` is required to plot models")
-    if inputs.qrels is not None:
-        raise UsageError("`qrels` is only valid for embeddings folders; use `pairs` for models")
     pairs = read_pairs(inputs.pairs, inputs.tracker).pairs
     positive = POSITIVE if inputs.settings.positive is None else inputs.settings.positive
     positives = [at for at, pair in enumerate(pairs) if pair.score > positive]
@@ -136,59 +115,9 @@ def _compute_model_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
     return cosines, geometry
 
 
-def _compute_embedding_cosines(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
-    settings = inputs.settings
-    if inputs.pairs is not None:
-        raise UsageError("`pairs` is only valid for models; use `qrels` for embeddings folders")
-    if settings.positive is not None:
-        raise UsageError("`positive` is only valid for models; use `rel` for embeddings folders")
-    groups = {item.name: _load_vectors(item, inputs) for item in inputs.inputs}
-    sizes = {vectors.shape[1] for _, vectors in groups.values()}
-    if len(sizes) > 1:
-        raise MismatchError(
-            f"the vector dimensions differ ({', '.join(map(str, sorted(sizes)))}); encode all texts with one model"
-        )
-    samples = {name: vectors[_sample_rows(ids, settings.points)] for name, (ids, vectors) in groups.items()}
-    geometry = {name: {"uniformity": compute_uniformity(vectors)} for name, vectors in samples.items()}
-    if inputs.qrels is None:
-        return {name: (np.empty(0), _compute_pairwise_cosines(vectors)) for name, vectors in samples.items()}, geometry
-    judged = [
-        (query, id)
-        for query, grades in inputs.read_judgments().items()
-        for id, grade in grades.items()
-        if grade >= inputs.rel
-    ]
-    # A query and a passage may have the same id: queries are in the first folder that has the id, passages in the last.
-    by_id = [dict(zip(ids, vectors, strict=True)) for ids, vectors in groups.values()]
-    queries, passages = ChainMap(*by_id), ChainMap(*reversed(by_id))
-    pairs = [(query, id) for query, id in judged if query in queries and id in passages]
-    if not pairs:
-        raise MismatchError(
-            "no relevant query-passage pair has both vectors; pass the embeddings of the judged queries and passages (first judged query: "
-            f"'{next((query for query, _ in judged), '')}')"
-        )
-    first, second = np.stack([queries[id] for id, _ in pairs]), np.stack([passages[id] for _, id in pairs])
-    geometry["judged pairs"] = {"alignment": compute_alignment(first, second)}
-    sample = _sample_rows(["\t".join(pair) for pair in pairs], settings.points)
-    ids = np.array([pairs[row][0] for row in sample])
-    random = (first[sample] @ second[sample].T)[ids[:, None] != ids]  # passages relevant to another query
-    return {"judged pairs": (compute_pair_cosines(first, second), random)}, geometry
-
-
 def _compute_pairwise_cosines(vectors: np.ndarray) -> np.ndarray:
     """Return the cosines of all pairs of different rows. vectors: (n, d), normalized"""
     return (vectors @ vectors.T)[np.triu_indices(len(vectors), k=1)]
-
-
-def _load_vectors(item: NamedRun, inputs: PlotInputs) -> tuple[list[str], np.ndarray]:
-    shards = read_shards(item.source)
-    inputs.tracker.inputs.append(describe_folder(item.source))
-    for shard in shards:
-        check_finite(shard, shard.vectors, range(shard.num_rows))
-    ids = [id for shard in shards for id in shard.ids]
-    if len(ids) < 2:
-        raise DrtkError(f"{item.source}: a plot requires at least two vectors, got {len(ids)}; encode more texts")
-    return ids, normalize_vectors(np.concatenate([np.asarray(shard.vectors) for shard in shards]))
 
 
 def _sample_rows(ids: Sequence[str], count: int | None) -> list[int]:

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from drtk.cli.main import app
-from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.plots import PLOTS
 from drtk.evaluation.plots.base import GRAY
 from drtk.evaluation.plots.runs import Differences, draw_curve
 from drtk.evaluation.plots.training import TrainingCurves, smooth
-from tests.embedding_folders import write_embeddings
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
 from tests.tiny_models import make_passages, save_tiny_encoder
@@ -45,8 +44,6 @@ def _files(folder: Path) -> None:
     write_rows(folder / "warm.jsonl", WARM)
     pairs = [{"system": "s", "sentence1": "m", "sentence2": b, "score": s, "cosine": c} for b, s, c in RATED]
     write_rows(folder / "pairs.jsonl", pairs)
-    write_embeddings(folder / "q", [[1, 0, 0], [0, 1, 0]], ["q1", "q2"])
-    write_embeddings(folder / "p", [[0.8, 0.6, 0], [0, 0, 1], [0, 1, 0]], ["r", "s", "x"])
 
 
 def plot_numbers(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
@@ -177,10 +174,6 @@ def test_scores_compute_auc_and_means(folder: Path, capfd: pytest.CaptureFixture
     panel = plot_numbers(capfd, "scores", "a.run", *JUDGED)["panels"]["a"]
     assert (panel["auc"], panel["means"]) == (0.75, [3.5, 2.0])
     assert (sum(panel["good"]), sum(panel["other"]), len(panel["edges"]) - len(panel["good"])) == (2, 2, 1)
-    example = {"query_id": "q", "positives": ["p"], "negatives": ["n", "m"]}
-    write_rows(folder / "t.jsonl", [example | {"scores": {"positives": [2], "negatives": [2, 1]}}])
-    result = plot_numbers(capfd, "scores", "t.jsonl")  # 2 against 2 is half right, 2 against 1 right: 1.5/2
-    assert (result["kinds"], result["panels"]["t"]["auc"]) == (["positives", "negatives"], 0.75)
 
 
 def test_cosines_by_rating_from_a_file_of_pairs(capfd: pytest.CaptureFixture[str]) -> None:
@@ -191,11 +184,16 @@ def test_cosines_by_rating_from_a_file_of_pairs(capfd: pytest.CaptureFixture[str
     assert result["systems"]["s"]["spearman"] == pytest.approx(0.4)
 
 
-def test_space_and_cosine_of_a_model_and_rated_pairs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    model = save_tiny_encoder(folder / "model")
+def write_model_and_pairs(folder: Path) -> Path:
+    """Write a tiny encoder, and pairs.tsv with twelve pairs rated 0 to 5; return the path of the encoder."""
     texts = [passage.text for passage in make_passages(24)]
     rows = [f"{texts[n]}\t{texts[n + 12]}\t{n % 6}\n" for n in range(12)]
     write_text(folder / "pairs.tsv", "sentence1\tsentence2\tscore\n" + "".join(rows))
+    return save_tiny_encoder(folder / "model")
+
+
+def test_space_and_cosine_of_a_model_and_rated_pairs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = write_model_and_pairs(folder)
     result = plot_numbers(capfd, "space", f"m={model}", "--pairs", "pairs.tsv", "--points", "10")
     assert sum(result["panels"]["m"]["matching"]) == 2  # those rated 5
     assert sum(result["panels"]["m"]["random"]) == 45  # 10 choose 2
@@ -204,34 +202,12 @@ def test_space_and_cosine_of_a_model_and_rated_pairs(folder: Path, capfd: pytest
     assert sum(map(len, drawn["cosines"])) == 12
 
 
-def test_space_of_embeddings_and_judgments(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # squared distances .4 2 .8
-    write_embeddings(folder / "three", [[1, 0], [0.8, 0.6], [0, 1]])
-    result = plot_numbers(capfd, "space", "three")
-    assert result["geometry"]["three"]["uniformity"] == pytest.approx(-1.499775, abs=2e-6)
-    result = plot_numbers(capfd, "space", "queries=q", "passages=p", *JUDGED)
-    # judged pairs q1 r (.4), q2 r (squared distance 2 - 2 * .6 = .8), q2 s (2): mean 3.2/3
-    assert result["geometry"]["judged pairs"]["alignment"] == pytest.approx(3.2 / 3)
-    assert result["geometry"]["queries"]["uniformity"] == pytest.approx(-4)  # one pair, squared distance 2
-    # cosines 0.8, 0.6 and 0 match; q1 with r and s judged for q2 (.8, 0), q2 with r judged for q1 (.6) do not
-    panel = result["panels"]["judged pairs"]
-    assert (sum(panel["matching"]), sum(panel["random"])) == (3, 4)
-    assert (panel["matching"][0], panel["matching"][-1]) == (1, 1)
-    assert (result["edges"][0], result["edges"][-1]) == pytest.approx((0, 0.8), abs=1e-6)
-    fewer = plot_numbers(capfd, "space", "queries=q", "passages=p", *JUDGED, "--points", "2")
-    assert sum(fewer["panels"]["judged pairs"]["random"]) <= 2
-    write_embeddings(folder / "same", [[0.6, 0.8, 0], [0, 0, 1]], ["q1", "q2"])  # passages with the ids of queries
-    write_text(folder / "same.qrels", "q1 0 q1 1\n")
-    result = plot_numbers(capfd, "space", "q", "same", "--qrels", "same.qrels")
-    assert result["geometry"]["judged pairs"]["alignment"] == pytest.approx(0.8)
-
-
 PICTURES = {
     "recall": ["a.run", "b.run", *JUDGED],
     "training": ["log.jsonl"],
     "differences": ["a.run", "b.run", *JUDGED],
     "scores": ["a.run", *JUDGED],
-    "space": ["queries=q", "passages=p", *JUDGED],
+    "space": ["one=model", "same=./model", "--pairs", "pairs.tsv"],
     "cosine": ["pairs.jsonl"],
 }
 
@@ -239,6 +215,7 @@ PICTURES = {
 def test_plots_are_reproducible(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     assert [*PICTURES] == [*PLOTS]
+    write_model_and_pairs(folder)
     for kind, call in PICTURES.items():
         run_command(capfd, "plot", "-q", kind, *call, "-o", f"{kind}.svg")
         texts = "".join(ElementTree.fromstring((folder / f"{kind}.svg").read_text()).itertext())
@@ -262,8 +239,6 @@ def test_invalid_options_and_files_are_rejected(folder: Path, capfd: pytest.Capt
     write_text(folder / "cut.jsonl", '{"system": "s", "score": 1, "cosine": 0.5}\n{"system": "s", "score": 2}\n')
     write_text(folder / "x.run", "q1 Q0 x 1 1 t\n")
     write_text(folder / "empty.run", "")
-    write_text(folder / "other", "q9 0 r 1\n")
-    write_embeddings(folder / "wide", [[1, 0, 0, 0], [0, 1, 0, 0]])
     faults: list[tuple[list[str], type[DrtkError], str]] = [
         (["recall", "a.run"], UsageError, "requires judgments"),
         (["nonsense", "a.run"], UsageError, "unknown plot 'nonsense'; choose from recall, training"),
@@ -281,12 +256,9 @@ def test_invalid_options_and_files_are_rejected(folder: Path, capfd: pytest.Capt
         (["cosine", "nowhere"], UsageError, "`pairs` is required to plot a model"),
         (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "cannot be combined with a file of cosines"),
         (["cosine", "cut.jsonl"], RecordError, r"cut\.jsonl:2: expected a number as 'cosine'"),
-        (["scores", "a.run", "pairs.jsonl"], UsageError, "cannot be combined"),
-        (["scores", "pairs.jsonl", "--rel", "2"], UsageError, "`rel` cannot be combined with training examples"),
         (["scores", "x.run", *JUDGED], DrtkError, "x: no relevant document has a score"),
         (["recall", "empty.run", *JUDGED], DrtkError, "the runs have no judged query"),
-        (["space", "q", "p", "--qrels", "other"], MismatchError, "no relevant query-passage pair has both vectors"),
-        (["space", "q", "wide"], MismatchError, r"the vector dimensions differ \(3, 4\)"),
+        (["space", "nowhere"], UsageError, "`pairs` is required to plot models"),
     ]
     for arguments, fault, problem in faults:
         with pytest.raises(fault, match=problem):
