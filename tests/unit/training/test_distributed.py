@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
@@ -169,6 +170,7 @@ def check(rank: int, folder: str, generator: str, files: str, store: str, path: 
     os._exit(0)  # without gloo's destructors, which once waited for a thread that had ended
 
 
+@pytest.mark.slow
 def test_two_processes_agree_with_one(data: Path, files: PretrainingFiles, tmp_path: Path):
     generator = save_tiny_generator(tmp_path / "generator", "t5")
     folders = (str(data), str(generator), str(files.model.parent), str(tmp_path / "store"))
