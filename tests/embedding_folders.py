@@ -10,8 +10,6 @@ import numpy as np
 
 from drtk.data.embeddings import ShardWriter
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.integrity import MANIFEST_DIGEST, read_object
-from drtk.runtime.manifest import write_manifest
 
 ENCODER = {"model": "a-model", "digest": "1" * 32, "similarity": "dot", "normalized": False, "pooling": ["cls"]}
 
@@ -45,9 +43,3 @@ def write_embeddings(
     )
     writer.close()
     return str(folder)
-
-
-def rewrite_manifest(folder: Path) -> None:
-    """Rewrite meta.json for the folder's current files, after a test has changed one."""
-    content = read_object(folder / "meta.json")
-    write_manifest(folder, {name: value for name, value in content.items() if name not in ("files", MANIFEST_DIGEST)})

@@ -24,13 +24,11 @@ from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import (
-    add_digest,
     compute_content_digest,
     get_cache_folder,
     hash_id,
     is_intact,
-    list_files,
-    record_files,
+    record_sizes,
     replace_cache_folder,
 )
 from drtk.runtime.progress import log, track
@@ -69,7 +67,7 @@ class CorpusStore:
         folder = get_cache_folder() / "corpora" / f"{compute_content_digest(path)}-{INDEX_VERSION}"
         if not is_intact(folder, INDEX_MANIFEST):
             if folder.exists():
-                log(f"{folder}: is damaged or from an older version; rebuilding it")
+                log(f"{folder}: is damaged; rebuilding it")
             _build_index(path, folder)
         jsonl_path = folder / "corpus.jsonl"
         return cls(jsonl_path if jsonl_path.exists() else path, folder, source=path)
@@ -166,7 +164,7 @@ def _build_index(path: Path, folder: Path) -> None:
         np.save(making / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
         np.save(making / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
         _check_duplicates(path, making)
-        write_json(making / INDEX_MANIFEST, add_digest({"files": record_files(making, list_files(making))}))
+        write_json(making / INDEX_MANIFEST, {"files": record_sizes(making)})
         replace_cache_folder(making, folder)
     except OSError as error:
         if not folder.exists():  # otherwise another process has built the same index

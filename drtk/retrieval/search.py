@@ -219,9 +219,9 @@ class IndexGroup:
         Raises MismatchError for vectors of another dimension, and for a passage retrieved from two indexes.
         """
         if isinstance(batch, np.ndarray):
-            if batch.shape[1] != self.manifest["dimension"]:
+            if batch.shape[1] != self.manifest.get("dimension"):
                 raise MismatchError(
-                    f"{self.folders[0]}: has dimension {self.manifest['dimension']}, but the query vectors have dimension "
+                    f"{self.folders[0]}: has dimension {self.manifest.get('dimension')}, but the query vectors have dimension "
                     f"{batch.shape[1]}; encode the queries with the encoder of the index"
                 )
             batch = scale_to_unit_length(batch) if self._needs_unit_length else batch

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,6 @@ def _describe_type(kind: type) -> str:
     return _TYPE_NAMES.get(kind, kind.__name__)
 
 
-SMALL_FILE_BYTES = 1 << 20  # bytes; the content of files up to this size is compared whenever their folder is opened
 MANIFEST_DIGEST = "manifest_digest"  # the entry of a JSON file that holds the digest of all other entries
 
 
@@ -76,41 +75,26 @@ def list_files(folder: Path) -> list[str]:
     return sorted(str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_symlink() or not item.is_dir())
 
 
-def record_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return {relative path: {"bytes", "digest", "mtime_ns"}} of files in a folder.
-
-    The entry of a path that is not a file is {}.
-    """
-    record: dict[str, dict[str, Any]] = {}
-    for name in names:
-        path = folder / name
-        if not path.is_file():  # a link to a folder, or a broken one: not made by drtk
-            record[name] = {}
-            continue
-        status = path.stat()
-        record[name] = {"bytes": status.st_size, "digest": digest_file(path), "mtime_ns": status.st_mtime_ns}
-    return record
+def record_sizes(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return {relative path: {"bytes"}} of the files in a folder."""
+    return {name: {"bytes": (folder / name).stat().st_size} for name in list_files(folder)}
 
 
 def find_changed_files(
-    folder: Path, record: Any, *, thorough: bool = False, by_time: bool = True
+    folder: Path, record: Any, *, is_same: Callable[[Path, Mapping[str, Any]], bool] | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (relative path, problem) for each file that differs from `record` (see `record_files`).
+    """Yield (relative path, problem) for each file that is missing or differs from its entry {"bytes", …} in `record`.
 
-    Sizes are always compared. The content is compared for small files, with `by_time` for files whose "mtime_ns" differs,
-    and with `thorough` for all files. A record of an older version (a list of names) is skipped.
+    is_same: whether a file of the recorded size has the recorded content; None: compare only sizes
     """
     for name, entry in record.items() if isinstance(record, dict) else ():
         if not isinstance(entry, dict) or "bytes" not in entry:
             continue
         try:
-            status = (folder / name).stat()
-            if status.st_size != entry["bytes"]:
-                yield name, f"has {status.st_size:,} bytes, expected {entry['bytes']:,}"
-                continue
-            is_modified = by_time and entry.get("mtime_ns", status.st_mtime_ns) != status.st_mtime_ns
-            use_digest = thorough or is_modified or status.st_size <= SMALL_FILE_BYTES
-            if use_digest and digest_file(folder / name) != entry.get("digest"):
+            size = (folder / name).stat().st_size
+            if size != entry["bytes"]:
+                yield name, f"has {size:,} bytes, expected {entry['bytes']:,}"
+            elif is_same is not None and not is_same(folder / name, entry):
                 yield name, "its content changed after it was written"
         except FileNotFoundError:
             yield name, "is missing"
@@ -119,37 +103,15 @@ def find_changed_files(
 
 
 def is_intact(folder: Path, manifest_name: str) -> bool:
-    """Return whether the files of a cache folder match its manifest; False if the manifest is missing or damaged.
+    """Return whether a cache folder has the files of the recorded sizes; False if its manifest is missing or damaged.
 
-    If only modification times differ, as after a copy, the contents are compared and the new times are recorded.
     manifest_name: name of the manifest, a JSON file with an entry "files"
     """
-    path = folder / manifest_name
     try:
-        content = orjson.loads(path.read_bytes())
-    except (OSError, ValueError):
+        record = read_object(folder / manifest_name, files=dict)["files"]
+    except DrtkError:
         return False
-    if not isinstance(content, dict) or MANIFEST_DIGEST not in content or is_changed(content):
-        return False
-    record: Any = content.get("files")
-    times = _read_times(folder, record)
-    if any(find_changed_files(folder, record)):
-        return False
-    if any(record[name]["mtime_ns"] != time for name, time in times.items()):
-        files = record | {name: record[name] | {"mtime_ns": time} for name, time in times.items()}
-        with contextlib.suppress(DrtkError):  # the cache is read-only; compare the files each time
-            write_json(path, add_digest(content | {"files": files}))
-    return True
-
-
-def _read_times(folder: Path, record: Any) -> dict[str, int]:
-    """Return the current "mtime_ns" of the files whose record has one."""
-    times = {}
-    for name, entry in record.items() if isinstance(record, dict) else ():
-        with contextlib.suppress(OSError):
-            if isinstance(entry, dict) and "mtime_ns" in entry:
-                times[name] = (folder / name).stat().st_mtime_ns
-    return times
+    return not any(find_changed_files(folder, record))
 
 
 def add_digest(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,12 +157,12 @@ def compute_content_digest(path: Path) -> str:
     current = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
     with contextlib.suppress(DrtkError):  # missing or damaged
         entry = read_object(cached, digest=str)
-        if MANIFEST_DIGEST in entry and not is_changed(entry) and entry | current == entry:
+        if entry | current == entry:
             return str(entry["digest"])
     digest = digest_file(path)
     with contextlib.suppress(DrtkError, OSError):  # the cache cannot be written
         cached.parent.mkdir(parents=True, exist_ok=True)
-        write_json(cached, add_digest(current | {"digest": digest}))
+        write_json(cached, current | {"digest": digest})
     return digest
 
 

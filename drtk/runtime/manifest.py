@@ -21,7 +21,6 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.atomic import get_file_manifest_path, write_json
 from drtk.runtime.integrity import (
     _DAMAGE_ADVICE,
-    SMALL_FILE_BYTES,
     add_digest,
     check_object,
     compute_content_digest,
@@ -30,10 +29,8 @@ from drtk.runtime.integrity import (
     list_files,
     read_json,
     read_object,
-    record_files,
 )
 from drtk.runtime.model_card import CARD, format_model_card
-from drtk.runtime.progress import warn
 from drtk.runtime.streams import STANDARD, digest_file, get_source_name, is_replaceable, is_stream
 
 Manifest = dict[str, Any]
@@ -42,10 +39,7 @@ UNFINISHED_MANIFEST = "meta.json.part"
 UNFINISHED = "unfinished; run its command again with `force`, or with `resume` if it has that option"
 SOURCES = ("source", "sources")  # settings that name the files of records; their content is compared, not paths
 _UNUSED_FILES = ("log.jsonl", "README.md")  # files of a model folder that are not needed to load it
-# Files of sentence-transformers that users may edit.
-_EDITABLE = re.compile(
-    r"(^|/)(modules|router_config|sentence_\w+|config_sentence_transformers)\.json$|_(Pooling|Normalize)/config\.json$"
-)
+_WEIGHTS = (".safetensors", ".bin", ".onnx")
 _HIDDEN = re.compile(r"(^|/)\.|\.(part|tmp)(/|$)")
 _MODEL_CONFIGS = ("config.json", "modules.json")
 # At the top of a model folder, in a tower, or in a folder of sentence-transformers, such as 1_Pooling.
@@ -54,7 +48,6 @@ _MODEL_FILE = re.compile(
     r"([^/]+\.(safetensors|json|model)|pytorch_model[^/]*\.bin|vocab\.[^/]+|merges\.txt)"
 )
 _OUTPUT_RECORD = re.compile(r"[^/]\.(meta|part)\.json$")  # manifest or journal of an output in the folder
-_warned: set[Path] = set()
 # Settings whose values are no paths, even if a file of that name exists.
 _NON_PATH_SETTINGS = {
     *("contrastive", "dev_measure", "device", "exclude", "field", "format", "heading", "kind"),
@@ -62,6 +55,7 @@ _NON_PATH_SETTINGS = {
     *("prefix", "prompt", "query_prompt", "role", "select", "separator", "source_name", "split"),
     *("tag", "task", "tasks", "title", "to"),
 }
+_CACHED_BYTES = 1 << 20  # the digests of larger input files are cached
 _RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "faiss", "bm25s", "nltk", "numpy", "ir_measures")
 
 
@@ -165,8 +159,15 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """
     if manifest["kind"] == "model":
         (folder / CARD).write_text(format_model_card(folder, manifest), encoding="utf-8")
-    files = record_files(folder, list_output_files(folder))
+    files = {name: _record_file(folder / name) for name in list_output_files(folder)}
     write_json(folder / FOLDER_MANIFEST, add_digest(manifest | {"files": files}))
+
+
+def _record_file(path: Path) -> dict[str, Any]:
+    if not path.is_file():  # a link to a folder, or a broken one: not made by drtk
+        return {}
+    status = path.stat()
+    return {"bytes": status.st_size, "digest": digest_file(path), "mtime_ns": status.st_mtime_ns}
 
 
 def list_output_files(folder: Path) -> list[str]:
@@ -174,37 +175,28 @@ def list_output_files(folder: Path) -> list[str]:
     return [name for name in list_files(folder) if name != FOLDER_MANIFEST and not name.endswith(".json.part")]
 
 
-def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield (relative path, problem) for each file that differs from the manifest, meta.json first.
+def find_damage(folder: Path, manifest: Manifest, *, by_time: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield (relative path, problem) for each file that differs from the manifest in size or content, meta.json first.
 
-    thorough: also compare the content of large files
+    by_time: whether files with the recorded modification time count as unchanged
     """
     if is_changed(manifest):
         yield FOLDER_MANIFEST, "its content changed after it was written"
-    yield from find_changed_files(folder, manifest.get("files"), thorough=thorough, by_time=False)
+    is_same = _is_same_file if by_time else lambda path, entry: digest_file(path) == entry.get("digest")
+    yield from find_changed_files(folder, manifest.get("files"), is_same=is_same)
 
 
 def check_folder(folder: Path, manifest: Manifest) -> None:
-    """Compare a folder with its manifest: presence and size of all files, and the content of small files.
+    """Compare a folder with its manifest: presence and size of all files; in a model folder, of the weights only.
 
-    Raises MismatchError for a difference. In a model folder, log.jsonl and README.md are ignored, and an edited file of
-    sentence-transformers only logs a warning.
+    Raises MismatchError for a difference.
     """
-    is_model = manifest.get("kind") not in ("index", "embeddings", "sparse embeddings")
-    for name, problem in find_damage(folder, manifest):
-        place = folder / name
-        if is_model and name in _UNUSED_FILES:
-            continue
-        if is_model and problem != "is missing" and _EDITABLE.search(name):
-            if place not in _warned:
-                is_ignored = isinstance(manifest.get("encoding"), dict) and not name.endswith("modules.json")
-                effect = f"drtk reads {FOLDER_MANIFEST} and ignores the change, sentence-transformers uses it"
-                warn(f"{place}: {problem}; {effect if is_ignored else 'using the changed file'}")
-            _warned.add(place)
-            continue
+    for name, problem in find_changed_files(folder, manifest.get("files")):
+        if manifest.get("kind") == "model" and not name.endswith(_WEIGHTS):
+            continue  # users may edit it
         program = f" with drtk {manifest['program']}" if manifest.get("program") else ""
         raise MismatchError(
-            f"{place}: {problem}; rebuild the folder{program} (drtk validate {folder} lists all damage)"
+            f"{folder / name}: {problem}; rebuild the folder{program} (drtk validate {folder} lists all damage)"
         )
 
 
@@ -236,7 +228,7 @@ def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "")
     if "bytes" in manifest and Path(output).stat().st_size != manifest["bytes"]:
         changed.append(output)
     if Path(output).is_dir():
-        changed += [str(Path(output, name)) for name, _ in find_damage(Path(output), manifest)]
+        changed += [str(Path(output, name)) for name, _ in find_damage(Path(output), manifest, by_time=True)]
     return changed + [get_source_name(entry["path"]) for entry in manifest["inputs"] if not is_unchanged(entry)]
 
 
@@ -384,7 +376,7 @@ def describe_folder(folder: str | Path) -> dict[str, Any]:
     for name, status in _list_folder(path):
         entry: dict[str, Any] = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns, "digest": None}
         if has_digests:
-            digest_of = digest_file if status.st_size < SMALL_FILE_BYTES else compute_content_digest
+            digest_of = digest_file if status.st_size < _CACHED_BYTES else compute_content_digest
             entry["digest"] = _get_recorded_digest(recorded.get(name), status) or digest_of(path / name)
         files[name] = entry
     contents = {name: entry["digest"] or entry for name, entry in files.items()}

@@ -22,14 +22,12 @@ from drtk.records import Passage
 from drtk.runtime.atomic import write_json
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import (
-    add_digest,
     compute_content_digest,
     get_cache_folder,
     hash_id,
     is_intact,
-    list_files,
     read_object,
-    record_files,
+    record_sizes,
     replace_cache_folder,
 )
 from drtk.runtime.manifest import describe_folder
@@ -317,7 +315,7 @@ def _build_cache(
 ) -> None:
     """Tokenize a corpus into a temporary folder and rename it to `folder`."""
     if folder.exists() and not is_intact(folder, META):
-        log(f"{folder}: is damaged or from an older version; rebuilding it")
+        log(f"{folder}: is damaged; rebuilding it")
     log(f"tokenizing {', '.join(sources)} for {tokenizer.name} (once)")
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
     before = tracker.bad
@@ -333,8 +331,8 @@ def _build_cache(
         meta: dict[str, Any] = {"counts": writer.counts, "bad": tracker.bad - before, "wants": sorted(fields)}
         meta |= {"tokenizer": tokenizer.name, "largest": tokenizer.max_id}
         meta |= {"specials": sorted(tokenizer.special_ids), "has_specials": writer.has_specials}
-        meta["files"] = record_files(making, list_files(making))
-        write_json(making / META, add_digest(meta))
+        meta["files"] = record_sizes(making)
+        write_json(making / META, meta)
         replace_cache_folder(making, folder)
     except OSError:
         if not folder.exists():  # otherwise another process has built the same folder

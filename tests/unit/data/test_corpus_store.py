@@ -1,7 +1,6 @@
 """Look-up of passages by id, invalid corpora, and the cached index."""
 
 import gzip
-import os
 
 import orjson
 import pytest
@@ -10,9 +9,7 @@ from drtk.data import corpus_store as store_module
 from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
-from drtk.runtime import integrity
 from drtk.runtime.integrity import hash_id
-from drtk.runtime.streams import digest_file
 
 
 @pytest.fixture(autouse=True)
@@ -36,19 +33,6 @@ def test_each_passage_is_found_under_its_id_with_its_other_fields(tmp_path):
     assert [passage.id for passage in store.get_many(ids)] == ids
     assert store.get_many([]) == []
     assert [passage.id for passage in store] == [f"d{n}" for n in range(50)]
-
-
-def test_a_copied_cache_is_compared_once(tmp_path, monkeypatch):
-    source = corpus(tmp_path / "c.jsonl")
-    CorpusStore.open(source)
-    for file in (tmp_path / "cache").rglob("*.npy"):
-        os.utime(file, ns=(1, 1))
-    monkeypatch.setattr(integrity, "SMALL_FILE_BYTES", 0)
-    compared = []
-    monkeypatch.setattr(integrity, "digest_file", lambda path: compared.append(path.name) or digest_file(path))
-    for _ in range(2):
-        assert len(CorpusStore.open(source)) == 50
-    assert sorted(compared) == ["hashes.npy", "lengths.npy", "offsets.npy"]
 
 
 def test_a_compressed_corpus_and_a_tsv_give_the_same_passages_as_plain_jsonl(tmp_path):

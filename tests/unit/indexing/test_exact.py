@@ -10,7 +10,7 @@ from drtk.indexing import exact
 from drtk.indexing.config import DenseIndexSettings, DenseSearchSettings
 from drtk.indexing.exact import ExactIndex, pack_sort_keys, unpack_ranks, unpack_scores
 from drtk.indexing.vectors import Vectors
-from tests.embedding_folders import rewrite_manifest, write_embeddings
+from tests.embedding_folders import write_embeddings
 
 
 def build(tmp_path, vectors, ids=None, *, unit=False, index=None, folder=None, **search):
@@ -88,7 +88,6 @@ def test_cosine_scales_vectors_to_length_one_and_keeps_zeros(tmp_path):
 def test_a_vector_with_nan_is_reported_with_its_id(tmp_path):
     source = write_embeddings(tmp_path / "v", [[1.0], [2.0]])
     np.save(tmp_path / "v" / "00000.npy", np.float32([[1], [np.nan]]))
-    rewrite_manifest(tmp_path / "v")
     (tmp_path / "i").mkdir()
     with pytest.raises(DrtkError, match=r"00000\.npy: row 1: the vector of 'v1' contains NaN or infinity"):
         ExactIndex.build(Vectors(read_shards(source)), tmp_path / "i", DenseIndexSettings())

@@ -13,7 +13,6 @@ from drtk.retrieval.search import IndexGroup, QueryEncoder
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import find_changes
-from tests.embedding_folders import rewrite_manifest
 from tests.run_commands import run_command
 from tests.tiny_models import save_tiny_encoder, write_collection
 
@@ -96,7 +95,6 @@ def test_an_index_of_an_earlier_version_is_searched_without_checking_missing_ent
     for name in ("config", "tokenizer", "recipe"):
         del manifest["encoder"][name]
     write_json(old / "meta.json", manifest)
-    rewrite_manifest(old)
     copy = change_json(shutil.copytree(data / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
     encode(old, copy)
 

@@ -14,7 +14,6 @@ from drtk.runtime.atomic import write_json
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import (
-    check_folder,
     complete_manifest,
     create_manifest,
     describe_folder,
@@ -153,25 +152,6 @@ def test_weights_and_tokenizer_files_of_a_model_count(tmp_path: Path) -> None:
         (folder / name).write_bytes(b"2")
         os.utime(folder / name, ns=(1, 1))
         assert not is_unchanged(entry), name
-
-
-@pytest.mark.parametrize(
-    ("name", "result"),
-    [
-        ("1_Pooling/config.json", "drtk reads meta.json and ignores the change, sentence-transformers uses it"),
-        ("modules.json", "using the changed file"),
-    ],
-)
-def test_warnings_of_edited_files_name_the_library_that_uses_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, result: str
-) -> None:
-    folder = model_folder(tmp_path)
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_bytes(b"{}")
-    write_manifest(folder, create_manifest("model", {}) | {"encoding": {"pooling": ["cls"]}})
-    (folder / name).write_bytes(b"[]")
-    check_folder(folder, read_json(folder / "meta.json"))
-    assert caplog.text.endswith(f"{name}: its content changed after it was written; {result}\n")
 
 
 def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> None:
