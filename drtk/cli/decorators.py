@@ -131,7 +131,6 @@ def folder_command(
     passages: bool = False,
     data: bool = False,
     may_differ: tuple[str, ...] = (),
-    extra_settings: Callable[[dict[str, Any]], dict[str, Any]] = lambda settings: {},
 ) -> Callable[..., Any]:
     """Declare a command that makes a folder; it receives a FolderJob as `job`.
 
@@ -140,7 +139,6 @@ def folder_command(
         unchanged
     data: add --data, as the command reads corpus and queries
     may_differ: settings that may change when a run is resumed, such as those of memory and speed
-    extra_settings: returns entries to add to the recorded settings, such as the version of an algorithm
     A command with a parameter `dry_run` writes nothing if it is set, and needs no output.
     """
     flags = (
@@ -154,7 +152,7 @@ def folder_command(
         flags.append("gpus")
 
     def make_job(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FolderJob:
-        return _make_folder_job(name, kind, output, settings | extra_settings(settings), given, may_differ)
+        return _make_folder_job(name, kind, output, settings, given, may_differ)
 
     return lambda function: _add_common_options(function, tuple(flags), make_job, shape="folder")
 

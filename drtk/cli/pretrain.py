@@ -18,16 +18,8 @@ MAY_DIFFER = (*TRAINING_MAY_DIFFER, *_VARYING)
 MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: presets are made for millions of passages
 
 
-def _get_title_type_entry(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return {"title_types": True}, to be recorded with the settings, if titles have their own token type; else {}.
-
-    Earlier versions ignored the token type and recorded no such entry, so their runs are not resumed.
-    """
-    return {"title_types": True} if "segment" in repr([settings["recipe"], settings["changes"]]) else {}
-
-
 @with_settings(PretrainSettings, preset=True, recipe="recipe", panel=TRAINING)
-@folder_command("model", resume=True, passages=True, may_differ=MAY_DIFFER, extra_settings=_get_title_type_entry)
+@folder_command("model", resume=True, passages=True, may_differ=MAY_DIFFER)
 def pretrain(
     passages: Annotated[list[str], make_argument("PASSAGES", "Passage files, in any supported format.")],
     model: Annotated[str, make_option("--model MODEL", "Encoder to start from, a folder or Hub name[@revision].")],

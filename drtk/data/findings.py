@@ -102,7 +102,6 @@ CHECKS: dict[str, tuple[bool, str]] = {
     "no-prediction": (False, "queries without a prediction"),
     "not-judged": (False, "queries without any judgment"),
     "rank-gap": (False, "queries whose ranks are not 1, 2, 3, …"),
-    "not-compared": (False, "folders whose meta.json records no sizes and digests of files"),
     "tie": (False, "scores equal to the score of the previous rank; such ties are ordered by id"),
 }
 

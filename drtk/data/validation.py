@@ -13,7 +13,6 @@ from drtk.data import readers, sniff
 from drtk.data.collection import iter_collection_files
 from drtk.data.config import FileKind, ValidationSettings
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.embeddings import check_finite, read_shards
 from drtk.data.examples import ParsedExample
 from drtk.data.findings import DuplicateFinder, Findings
 from drtk.data.readers import read_queries
@@ -29,7 +28,6 @@ from drtk.runtime.manifest import find_damage, read_manifest
 from drtk.runtime.streams import STANDARD, get_source_name, is_stream
 
 MAX_KNOWN_IDS = 1_000_000  # ids in memory that are known to be in the corpus
-VECTOR_BATCH = 10_000  # vectors that are checked at once
 
 
 def validate_file(source: str, settings: ValidationSettings) -> Findings:
@@ -86,29 +84,13 @@ def validate_folder(folder: str, settings: ValidationSettings) -> Findings:
     Raises UsageError for settings that apply to files of records only, DrtkError for an unfinished folder or one that
     drtk did not make.
     """
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, files=dict)
     _check_no_file_settings(settings, f"{folder} is a folder made by drtk")
     findings = Findings(folder, "files", settings.show)
-    if isinstance(manifest.get("files"), dict):
-        findings.num_records = len(manifest["files"])
-    else:
-        findings.add("not-compared", 0, "was made by a version of drtk that recorded no digests")
-        if manifest["kind"] == "embeddings":
-            _check_vectors(folder, findings)
+    findings.num_records = len(manifest["files"])
     for name, problem in find_damage(Path(folder), manifest):
         findings.add("damaged-file", 0, f"{name}: {problem}")
     return findings
-
-
-def _check_vectors(folder: str, findings: Findings) -> None:
-    for shard in read_shards(folder):
-        try:
-            _ = shard.ids  # raises for an id that is not one word
-            for begin in range(0, shard.num_rows, VECTOR_BATCH):
-                rows = range(begin, min(begin + VECTOR_BATCH, shard.num_rows))
-                check_finite(shard, shard.vectors[rows.start : rows.stop], rows)
-        except DrtkError as error:
-            findings.add("damaged-file", 0, str(error))
 
 
 class FindingsTracker(InputTracker):

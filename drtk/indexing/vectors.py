@@ -213,21 +213,16 @@ def read_passage_manifests(folders: Sequence[str], kind: str) -> tuple[list[Mani
 
 
 def find_encoder_differences(first: Manifest, second: Manifest) -> list[str]:
-    """Return the names of the properties in which the encoders of two manifests differ; [] if no difference is known.
-
-    Except for the digest, properties missing in one manifest are not compared: earlier versions recorded fewer.
-    """
+    """Return the names of the properties in which the encoders of two manifests differ; [] if a manifest has no encoder."""
     one, other = first.get("encoder"), second.get("encoder")
     if not one or not other:
         return []  # for vectors of another program, only the dimension can be checked
-    if one.get("digest", one) != other.get("digest", other):
+    if one.get("digest") != other.get("digest"):
         return ["weights or pooling"]
-    names = [name for name in ("config", "tokenizer") if one.get(name) and other.get(name) not in (None, one[name])]
-    recipes = [encoder.get("recipe") or {} for encoder in (one, other)]
-    if not all(isinstance(recipe, dict) for recipe in recipes):
-        return [*names, "recipe"]
-    shared = recipes[0].keys() & recipes[1].keys()
-    return names + sorted(name.replace("_", " ") for name in shared if recipes[0][name] != recipes[1][name])
+    names = [name for name in ("config", "tokenizer") if one.get(name) != other.get(name)]
+    recipe, other_recipe = one.get("recipe", {}), other.get("recipe", {})
+    keys = recipe.keys() | other_recipe.keys()
+    return names + sorted(key.replace("_", " ") for key in keys if recipe.get(key) != other_recipe.get(key))
 
 
 def _find_passage_differences(first: Manifest, second: Manifest) -> list[str]:

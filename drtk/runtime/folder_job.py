@@ -201,7 +201,7 @@ class FolderJob:
                     f"{self.output}: replacing it would delete the input {entry['path']}; choose another folder"
                 )
         files = list_output_files(self._final)
-        foreign = sorted(set(files) - set(manifest.get("files", files)))  # in older versions a list of names
+        foreign = sorted(set(files) - set(manifest.get("files", files)))
         if foreign:
             raise DrtkError(
                 f"{self.output}: contains '{foreign[0]}', which drtk did not write; move it, or choose another folder"
@@ -236,9 +236,8 @@ class FolderJob:
         manifest = read_json(self._unfinished)
         place, number = str(self._unfinished), int | float
         try:
-            check_object(manifest, place, started=str)
-            check_object({"streams": {}, "changes": []} | manifest, place, streams=dict, changes=list)
-            check_object(manifest.get("stretch", {"began": 0.0, "before": 0.0}), place, began=number, before=number)
+            check_object(manifest, place, started=str, streams=dict, changes=list | None)
+            check_object(manifest.get("stretch"), place, began=number, before=number)
         except DrtkError:
             raise DrtkError(f"{place}: is damaged; use `force` without `resume` to start over") from None
         before, now = manifest["settings"], to_json_values(self.settings)
@@ -256,7 +255,7 @@ class FolderJob:
 
     def _find_changed_stream(self) -> str | None:
         """Return a stream whose content differs from that of the interrupted run; None if there is none."""
-        before = read_json(self._unfinished).get("streams", {})
+        before = read_json(self._unfinished)["streams"]
         return next(
             (path for path, digest in self._get_stream_digests().items() if before.get(path, digest) != digest), None
         )
@@ -286,9 +285,7 @@ class FolderJob:
 
     def _compute_seconds(self, manifest: Manifest) -> float:
         """Return the duration of an interrupted run, whose last session is assumed to end with the newest file."""
-        stretch = manifest.get("stretch")
-        if stretch is None:
-            return 0.0
+        stretch = manifest["stretch"]
         last = max(item.lstat().st_mtime for item in self.path.rglob("*") if not item.is_dir())
         return round(float(stretch["before"] + max(0.0, last - stretch["began"])), 3)
 

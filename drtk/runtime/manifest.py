@@ -183,7 +183,7 @@ def find_damage(folder: Path, manifest: Manifest, *, by_time: bool = False) -> I
     if is_changed(manifest):
         yield FOLDER_MANIFEST, "its content changed after it was written"
     is_same = _is_same_file if by_time else lambda path, entry: digest_file(path) == entry.get("digest")
-    yield from find_changed_files(folder, manifest.get("files"), is_same=is_same)
+    yield from find_changed_files(folder, manifest.get("files", {}), is_same=is_same)
 
 
 def check_folder(folder: Path, manifest: Manifest) -> None:
@@ -191,7 +191,9 @@ def check_folder(folder: Path, manifest: Manifest) -> None:
 
     Raises MismatchError for a difference.
     """
-    for name, problem in find_changed_files(folder, manifest.get("files")):
+    if not is_manifest(manifest):  # of another program
+        return
+    for name, problem in find_changed_files(folder, manifest.get("files", {})):
         if manifest.get("kind") == "model" and not name.endswith(_WEIGHTS):
             continue  # users may edit it
         program = f" with drtk {manifest['program']}" if manifest.get("program") else ""
@@ -268,12 +270,8 @@ def is_unchanged(entry: Mapping[str, Any]) -> bool:
     if is_from_stream(entry) or is_stream(entry["path"]) or not path.exists():
         return False
     if path.is_dir():
-        if not isinstance(entry.get("files"), dict):  # written by an earlier version
-            return False
-        names = {name for name, _ in _list_folder(path)}
-        return names == entry["files"].keys() and all(
-            _is_same_file(path / name, entry["files"][name]) for name in names
-        )
+        files, names = entry.get("files", {}), {name for name, _ in _list_folder(path)}
+        return names == files.keys() and all(_is_same_file(path / name, files[name]) for name in names)
     return _is_same_file(path, entry)
 
 
@@ -385,7 +383,7 @@ def describe_folder(folder: str | Path) -> dict[str, Any]:
 
 
 def _read_recorded_files(folder: Path) -> dict[str, Any]:
-    """Return the entry "files" of the meta.json of a folder; {} if there is none, or only a list of names."""
+    """Return the entry "files" of the meta.json of a folder; {} if there is none."""
     try:
         files = read_json(folder / FOLDER_MANIFEST).get("files")
     except (DrtkError, AttributeError):

@@ -17,9 +17,7 @@ from drtk.models.biencoder import load_towers, save_towers
 from drtk.models.model_folder import read_layout
 from drtk.pretraining.network import PretrainingNetwork
 from drtk.pretraining.trainer import Pretrainer
-from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import UNFINISHED_MANIFEST
 from drtk.runtime.progress import name_options
 from drtk.training.best_checkpoint import list_complete_checkpoints
 from tests.backbone_families import save_random_masked_lm
@@ -208,22 +206,6 @@ def test_weights_that_are_not_finite_or_exploded_are_not_kept(files, tmp_path, c
         fail(files, tmp_path / "o", 8, cut_off)
     assert "; no checkpoint is written; try a lower" in capsys.readouterr().err
     assert checkpoints(tmp_path / "o") == ["checkpoint-4", "checkpoint-2"]
-
-
-def test_checkpoints_made_without_token_types_are_rejected(files, tmp_path):
-    titles = ["--set", "title=segment"]
-    fail(files, tmp_path / "m", 6, cut_off, *titles)
-    begun = tmp_path / "m.part" / UNFINISHED_MANIFEST
-    content = read_json(begun)
-    before = {name: value for name, value in content["settings"].items() if name != "title_types"}
-    write_json(begun, content | {"settings": before})
-    with pytest.raises(MismatchError, match=r"other settings or files \(title_types\); use `force` to start over"):
-        pretrain(files, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
-    write_json(begun, content)
-    pretrain(files, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--resume")
-    made = (tmp_path / "m" / "meta.json").stat().st_mtime_ns
-    pretrain(files, tmp_path / "m", "mlm", *SCHEDULE, *titles, "--skip-done")
-    assert (tmp_path / "m" / "meta.json").stat().st_mtime_ns == made
 
 
 # settings and outputs

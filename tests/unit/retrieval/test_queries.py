@@ -10,7 +10,6 @@ from drtk.cli.main import app
 from drtk.errors import MismatchError
 from drtk.indexing.config import SearchSettings
 from drtk.retrieval.search import IndexGroup, QueryEncoder
-from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import find_changes
 from tests.run_commands import run_command
@@ -87,16 +86,6 @@ def test_a_model_whose_configuration_changed_after_indexing_is_rejected(index, d
     copy = change_json(shutil.copytree(data / "model", tmp_path / "copy"), file, **entries)
     with pytest.raises(MismatchError, match=f"copy: differs from the encoder of .* in {named}; restore the encoder"):
         encode(index, copy)
-
-
-def test_an_index_of_an_earlier_version_is_searched_without_checking_missing_entries(index, data, tmp_path):
-    old = shutil.copytree(index, tmp_path / "old")
-    manifest = read_json(old / "meta.json")
-    for name in ("config", "tokenizer", "recipe"):
-        del manifest["encoder"][name]
-    write_json(old / "meta.json", manifest)
-    copy = change_json(shutil.copytree(data / "model", tmp_path / "copy"), "tokenizer.json", normalizer=None)
-    encode(old, copy)
 
 
 def test_a_run_is_out_of_date_after_its_encoder_was_replaced(data, tmp_path, capfd):
