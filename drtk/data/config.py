@@ -55,7 +55,7 @@ class ImportSettings:
     num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)
 
 
-FileKind = Literal["passages", "queries", "qrels", "run", "examples", "expansions", "predictions"]
+FileKind = Literal["passages", "queries", "qrels", "run", "examples"]
 
 
 @dataclass(frozen=True)

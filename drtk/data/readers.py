@@ -146,7 +146,7 @@ def iter_valid(
                 seen = None
                 warn(
                     f"{get_source_name(source)}: repeated ids are not detected after {MAX_CHECKED_IDS:,} records; "
-                    "run `drtk validate` to find them"
+                    "`drtk validate` finds them in passages and queries"
                 )
         tracker.line = number
         yield record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby, islice, pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.data.examples import ParsedExample
 from drtk.data.findings import DuplicateFinder, Findings
 from drtk.data.readers import read_queries
-from drtk.data.rows import is_example, parse_expansion, parse_prediction
+from drtk.data.rows import is_example
 from drtk.data.sniff import MAX_LINES, is_surely_passage, sniff_row
 from drtk.data.tables import is_table
 from drtk.data.trec import Judgments, load_qrels
@@ -115,7 +115,7 @@ class ReferenceFiles:
     def __init__(self, settings: ValidationSettings, kind: str) -> None:
         for value, field, kinds in (
             (settings.corpus, "corpus", ("qrels", "run", "examples")),
-            (settings.queries, "queries", ("qrels", "run", "examples", "expansions", "predictions")),
+            (settings.queries, "queries", ("qrels", "run", "examples")),
             (settings.qrels, "qrels", ("queries", "run", "examples")),
             (settings.leak, "leak", ("passages", "queries", "examples")),
         ):
@@ -304,15 +304,12 @@ def _count_valid(
             yield line, record
 
 
-_KINDS = {sniff.EXAMPLES: "examples", sniff.EXPANSIONS: "expansions", sniff.PREDICTIONS: "predictions"}
-
-
 def detect_kind(source: str, tracker: InputTracker) -> str | None:
     """Return the kind of a file from its first records; None if it is unclear.
 
-    Runs and judgments are detected by their columns, examples in TSV by their header; other examples, expansions and
-    predictions by the fields of the first record; passages by `title`, `contents` or `docid` in one of the first ten
-    records; queries by `question`, `query` or `answers` in all of them, and `answer` in none.
+    Runs and judgments are detected by their columns, examples in TSV by their header; other examples by the fields of the
+    first record; passages by `title`, `contents` or `docid` in one of the first ten records; queries by `question`, `query`
+    or `answers` in all of them, and `answer` in none.
     """
     if not is_table(source) and (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns
@@ -325,74 +322,13 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     rows = [row for _, row in islice(records, MAX_LINES) if isinstance(row, dict)]
     if not rows:
         return None
-    if (kind := _KINDS.get(str(sniff_row(rows[0])))) is not None:
-        return kind
+    if sniff_row(rows[0]) == sniff.EXAMPLES:
+        return "examples"
     kinds = {sniff_row(row) for row in rows}
     if kinds == {sniff.QUERIES} and not any("answer" in row for row in rows):
         return "queries"
     may_be_passages = kinds <= {sniff.PASSAGES, sniff.EITHER}
     return "passages" if may_be_passages and any(map(is_surely_passage, rows)) else None
-
-
-def _check_expansions(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
-    expansions = _count_valid(readers.parse_rows(readers.iter_json_rows(source, tracker), parse_expansion), findings)
-    ids, texts, lists = DuplicateFinder(), DuplicateFinder(), DuplicateFinder()
-    seen: set[str] = set()
-    for query_id, block in groupby(expansions, key=lambda item: item[1].query_id):
-        kinds: set[str] = set()
-        depths: dict[str, int] = {}
-        for line, expansion in block:
-            if query_id not in seen:
-                references.check_query(query_id, line, findings)
-            seen.add(query_id)
-            if expansion.kind not in kinds:
-                lists.add(f"{query_id} {expansion.kind}", str(line))
-            kinds.add(expansion.kind)
-            ids.add(expansion.id, str(line))
-            text = "\n".join((query_id, expansion.kind, " ".join(expansion.text.split())))
-            texts.add(digest_text(text), f"{line} {expansion.id}")
-            depth = depths.setdefault(expansion.kind, expansion.depth) if expansion.depth is not None else None
-            if depth != expansion.depth:
-                problem = f"'{expansion.id}' has depth {expansion.depth}, but earlier candidates have depth {depth}"
-                findings.add("mixed-depth", line, problem)
-    _add_repeated_records(ids, texts, findings)
-
-    def describe(key: str, line: str) -> str:
-        query_id, kind = key.split()
-        return f"candidates of query '{query_id}' and kind '{kind}' begin in line {line}"
-
-    add_repeated(lists, "split-query", findings, describe)
-    _add_missing_queries(seen, "no-candidates", "has no candidate", findings, references)
-
-
-def _check_predictions(source: str, tracker: FindingsTracker, findings: Findings, references: ReferenceFiles) -> None:
-    predictions = _count_valid(readers.parse_rows(readers.iter_json_rows(source, tracker), parse_prediction), findings)
-    places = DuplicateFinder()
-    seen: set[str] = set()
-    for line, prediction in predictions:
-        if prediction.query_id not in seen:
-            references.check_query(prediction.query_id, line, findings)
-        seen.add(prediction.query_id)
-        places.add(prediction.query_id, f"{line} {'' if prediction.score is None else 'scored'}")
-        if not prediction.answer.strip():
-            findings.add("empty-text", line, f"the answer to question '{prediction.query_id}' is empty")
-    for query_id, values in places.iter_duplicates():
-        first, *others = (value.split() for value in values)
-        for line_now, *_ in others:
-            problem = f"question '{query_id}' has another prediction in line {first[0]}"
-            findings.add("repeated-prediction", int(line_now), problem)
-        for line_now, *scored in (first, *others):
-            if not scored:
-                problem = f"question '{query_id}' has several predictions, and this one has no score"
-                findings.add("no-score", int(line_now), problem)
-    _add_missing_queries(seen, "no-prediction", "has no prediction", findings, references)
-
-
-def _add_missing_queries(
-    seen: Iterable[str], check: str, problem: str, findings: Findings, references: ReferenceFiles
-) -> None:
-    for query_id in (references.queries or {}).keys() - set(seen):
-        findings.add(check, 0, f"query '{query_id}' {problem}")
 
 
 def add_repeated(
@@ -481,6 +417,4 @@ _CHECKERS: dict[str, Callable[[str, FindingsTracker, Findings, ReferenceFiles], 
     "qrels": _check_qrels,
     "run": _check_run,
     "examples": _check_examples,
-    "expansions": _check_expansions,
-    "predictions": _check_predictions,
 }

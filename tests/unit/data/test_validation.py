@@ -38,26 +38,11 @@ def find_lines(found: Findings) -> dict[str, list[int]]:
 
 CORPUS = [{"_id": id, "text": f"text of {id}"} for id in ("a", "b", "c")]
 QUERIES = [{"_id": "1", "text": "who?"}, {"_id": "2", "text": "what?"}]
-EXPANSIONS = [
-    {"_id": id, "query_id": query, "kind": kind, "text": text}
-    for id, query, kind, text in (
-        ("a", "1", "answer", "the Nile"),
-        ("b", "1", "answer", "the Tiber"),
-        ("c", "1", "title", "the Nile"),
-        ("d", "2", "answer", "the Tiber"),
-        ("e", "2", "answer", "the Nile"),
-    )
-]
 FAULTY_EXAMPLES = [
     {"query_id": "1", "positives": ["a", "a"], "negatives": ["b", "b", "a"]},
     {"query_id": "1", "positives": ["a"], "negatives": []},
     {"query_id": "2", "positives": [], "negatives": []},
 ]
-PREDICTIONS = [{"query_id": "2", "answer": "the Nile"}, {"query_id": "1", "answer": "Rome", "score": -0.5}]
-
-
-def add_depths(*depths: int | None) -> list[Any]:
-    return [row | {"rank": 1, "depth": depth} for row, depth in zip(EXPANSIONS, depths, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -94,18 +79,6 @@ def add_depths(*depths: int | None) -> list[Any]:
          [{"question": " ", "positive_ctxs": [{"title": "", "text": text} for text in ("yes", "")],
            "negative_ctxs": [{"title": "", "text": "no"}]}],
          {"empty-text": [1, 1]}),
-        ("expansions", EXPANSIONS, {}),
-        ("expansions",
-         [*EXPANSIONS, EXPANSIONS[0], EXPANSIONS[4] | {"_id": "f", "text": " the  Nile "}, EXPANSIONS[0] | {"text": " "}],
-         {"duplicate": [6], "same-text": [7], "split-query": [6, 7], "unreadable": [8]}),
-        # Depths are compared within a query and kind; one candidate of the first case has none.
-        ("expansions", add_depths(100, None, 9, 100, 20), {"mixed-depth": [5]}),
-        ("expansions", add_depths(100, 20, 9, 100, 100), {"mixed-depth": [2]}),
-        ("predictions", PREDICTIONS, {}),
-        ("predictions", [*PREDICTIONS, {"query_id": "2", "answer": " "}],
-         {"repeated-prediction": [3], "no-score": [1, 3], "empty-text": [3]}),
-        ("predictions", [*PREDICTIONS, PREDICTIONS[1]], {"repeated-prediction": [3]}),
-        ("predictions", [{"query_id": "1"}, {"query_id": "1", "answer": "a", "score": "x"}], {"unreadable": [1, 2]}),
     ],
 )  # fmt: skip
 def test_a_check_finds_its_problem_and_its_line(
@@ -126,16 +99,13 @@ def test_a_check_finds_its_problem_and_its_line(
         ("examples",
          [{"query_id": "1", "positives": ["a"], "negatives": ["b", "z"]}, {"query_id": "9", "positives": ["y"], "negatives": ["z"]}],
          {"unknown-passage": [1, 2, 2], "unknown-query": [2]}),
-        ("expansions", [*EXPANSIONS[:3], EXPANSIONS[3] | {"query_id": "9"}], {"unknown-query": [4], "no-candidates": [0]}),
-        ("predictions", [PREDICTIONS[0], {"query_id": "9", "answer": "a"}], {"unknown-query": [2], "no-prediction": [0]}),
     ],
 )  # fmt: skip
 def test_ids_are_compared_with_corpus_and_queries(
     tmp_path: Path, kind: str, content: bytes | list[Any], expected: dict[str, list[int]]
 ) -> None:
     corpus, queries = file(tmp_path, CORPUS, "corpus.jsonl"), file(tmp_path, QUERIES, "queries.jsonl")
-    others = {} if kind in ("expansions", "predictions") else {"corpus": corpus}
-    assert find_lines(findings(file(tmp_path, content), kind, queries=queries, **others)) == expected
+    assert find_lines(findings(file(tmp_path, content), kind, queries=queries, corpus=corpus)) == expected
 
 
 def test_a_run_of_passages_with_a_corpus_of_documents_is_explained(tmp_path: Path) -> None:
@@ -201,8 +171,8 @@ def test_leaks_are_found_between_training_data_and_questions(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("kind", "options", "problem"),
     [
-        ("expansions", {"corpus": "x"}, "`corpus` requires `as` to be qrels, run or examples"),
-        ("predictions", {"leak": "x"}, "`leak` requires `as` to be passages, queries or examples"),
+        ("queries", {"corpus": "x"}, "`corpus` requires `as` to be qrels, run or examples"),
+        ("qrels", {"leak": "x"}, "`leak` requires `as` to be passages, queries or examples"),
     ],
 )
 def test_contradictory_settings_are_rejected(kind: str | None, options: dict[str, str], problem: str) -> None:
@@ -213,10 +183,6 @@ def test_contradictory_settings_are_rejected(kind: str | None, options: dict[str
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
-        (EXPANSIONS, "expansions"),
-        ([EXPANSIONS[0] | {"rank": 1, "depth": 9, "top1": {"title": "", "text": "words " * 3000}}], "expansions"),
-        (PREDICTIONS, "predictions"),
-        ([{"id": "1", "prediction": "Rome"}], "predictions"),
         ([{"query_id": "1", "positives": ["a"], "negatives": ["b"]}], "examples"),
         (CORPUS, None),
         ([{"id": "1", "question": "who?"}, {"id": "2", "text": "who?", "answers": []}], "queries"),
@@ -251,11 +217,10 @@ def test_the_kind_of_a_file_is_detected(tmp_path: Path, content: Any, kind: str 
 
 
 def test_the_kind_of_a_pipe_is_detected_without_losing_records(tmp_path: Path) -> None:
-    content = b"".join(orjson.dumps(row) + b"\n" for row in [*PREDICTIONS, PREDICTIONS[1]])
+    content = b"".join(orjson.dumps({"_id": id, "question": "who?"}) + b"\n" for id in "121")
     result = CliRunner().invoke(app, ["validate"], input=content)
-    assert result.exit_code == 0
-    assert result.stdout.startswith("<stdin>: 3 predictions read\n")
-    assert "<stdin>:3: question '1' has another prediction in line 2" in result.stdout
+    assert result.stdout.startswith("<stdin>: 3 queries read\n")
+    assert "<stdin>:3: id '1' is already used in line 1" in result.stdout
 
 
 def test_only_the_first_problems_are_shown_and_all_are_counted(tmp_path: Path) -> None:
