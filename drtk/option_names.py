@@ -75,6 +75,9 @@ SYNONYMS: dict[str, str] = {
 
 # Command -> name of an option that it does not need -> what to do instead.
 ADVICE: dict[str, dict[str, str]] = {
+    "doc2query": dict.fromkeys(
+        ("scorer", "keep", "min_score", "scores"), "filter the queries with drtk keep-queries afterwards"
+    ),
     "encode": {
         "sparse": "sparse encoders are recognized by their model folder; for a plain masked language model, give --pooling splade"
     },

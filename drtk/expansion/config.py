@@ -14,7 +14,7 @@ from drtk.training.config import TrainingConfig
 
 @dataclass(frozen=True)
 class KeepQueriesSettings(ScorerSettings):
-    """Settings of the query filter (doc2query--) of drtk keep-queries and drtk doc2query."""
+    """Settings of the query filter (doc2query--)."""
 
     scorer: str = option("", "Cross-encoder that scores each query against its passage.", metavar="MODEL")
     keep: float | None = option(
@@ -23,22 +23,14 @@ class KeepQueriesSettings(ScorerSettings):
     min_score: float | None = option(None, "Drop queries with a score below this.", metavar="X")
     scores: bool = option(False, 'Write the scores of the queries as "query_scores".')
 
-    def check(self, *, generates: bool) -> None:
-        """Raise UsageError for contradictory or missing values.
-
-        generates: whether the command generates the queries, which then have no scores yet
-        """
-        is_filter = self.keep is not None or self.min_score is not None
+    def check(self) -> None:
+        """Raise UsageError for contradictory or missing values."""
         if self.keep is not None and self.min_score is not None:
             raise UsageError("`keep` and `min_score` cannot be combined; give one")
-        if self.scorer and not (is_filter or self.scores):
-            raise UsageError("`scorer` requires `keep`, `min_score` or `scores`")
-        if not self.scorer and generates and (is_filter or self.scores):
-            raise UsageError("`keep`, `min_score` and `scores` require `scorer` (a cross-encoder)")
-        if not self.scorer and not generates and not is_filter:
-            raise UsageError(
-                "nothing to do; give `keep` or `min_score` to drop queries, or `scorer` with `scores` to score them"
-            )
+        if self.keep is not None and self.scorer:
+            raise UsageError("`keep` requires the scores of all queries; write them first, with `scorer` and `scores`")
+        if self.min_score is None and self.keep is None and not (self.scorer and self.scores):
+            raise UsageError("give `keep` or `min_score` to drop queries, or `scorer` with `scores` to score them")
 
 
 def _require_methods(*methods: str) -> tuple[NoEffect, ...]:

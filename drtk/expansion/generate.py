@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from drtk.data.rows import dump
-from drtk.expansion.config import KeepQueriesSettings
-from drtk.expansion.keep_queries import QUERIES, SCORES, QueryScorer, drop_queries
+from drtk.expansion.keep_queries import QUERIES, SCORES
 from drtk.models.config import GenerationSettings
 from drtk.models.generation import TextGenerator
 from drtk.models.vllm_generator import load_generator
@@ -26,7 +25,6 @@ class PassageExpander(BatchFunction):
     Sampling depends only on the seed and the passage id. Empty continuations are replaced by the passage text, as in
     MASTER's released code (docs/methods/master.md).
     bare: write only the passage id and the generated texts
-    filtering: settings to score generated queries and to drop queries with low scores; None keeps all queries
     Raises UsageError if prefix and output leave no tokens for a passage, MismatchError for a model that does not generate
     text or was trained with another input format.
     """
@@ -39,10 +37,8 @@ class PassageExpander(BatchFunction):
         device: str,
         field: str,
         bare: bool,  # positional: the arguments travel to other processes in a tuple
-        filtering: KeepQueriesSettings | None = None,
     ) -> None:
-        self._field, self._bare, self._filtering = field, bare, filtering
-        self._scorer = None if filtering is None else QueryScorer(filtering, device)
+        self._field, self._bare = field, bare
         self._generator: TextGenerator = load_generator(
             model, settings, seed=seed, device=device, needs_encoder=field != CONTINUATIONS
         )
@@ -75,12 +71,8 @@ class PassageExpander(BatchFunction):
             ]
             for passage, texts_of_passage in zip(passages, generated, strict=True)
         ]
-        counts = {"texts": sum(map(len, texts))}
-        if self._scorer is None or self._filtering is None:
-            return BatchResult([self._format_line(*pair) for pair in zip(passages, texts, strict=True)], counts)
-        scores = self._scorer.score(self._scorer.tokenize(passages, texts))
-        result = drop_queries(passages, texts, scores, self._filtering, bare=self._bare)
-        return BatchResult(result.lines, counts | result.counts)
+        lines = [self._format_line(*pair) for pair in zip(passages, texts, strict=True)]
+        return BatchResult(lines, {"texts": sum(map(len, texts))})
 
     def _format_line(self, passage: Passage, texts: list[str]) -> bytes:
         if self._bare:

@@ -103,8 +103,7 @@ def _complete_commit(part: Path, final: Path, manifest: Mapping[str, Any] | None
     get_file_manifest_path(final).unlink(missing_ok=True)  # it describes the file that is replaced
     if part.exists():
         os.replace(part, final)
-    leftovers = [final.with_name(final.name + suffix) for suffix in (".part.json", ".part")]  # journal, first pass
-    for path in leftovers + list_temporary_files(final):
+    for path in (final.with_name(final.name + ".part.json"), *list_temporary_files(final)):
         path.unlink(missing_ok=True)
     write_json(get_file_manifest_path(part), manifest)  # without the entry REPLACES
     os.replace(get_file_manifest_path(part), get_file_manifest_path(final))
@@ -120,13 +119,12 @@ def recover(final: Path) -> bool:
 
     An existing `final` is replaced only if it has not changed since the commit began.
     """
-    for suffix in (".part.new", ".part"):
-        part = final.with_name(final.name + suffix)
-        part_manifest = get_file_manifest_path(part)
-        if part_manifest.exists() and _resume_commit(part, final, part_manifest):
-            sync(final.parent)
-            return True
-    return False
+    part = final.with_name(final.name + ".part")
+    part_manifest = get_file_manifest_path(part)
+    if not part_manifest.exists() or not _resume_commit(part, final, part_manifest):
+        return False
+    sync(final.parent)
+    return True
 
 
 def _resume_commit(part: Path, final: Path, part_manifest: Path) -> bool:

@@ -11,7 +11,6 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import orjson
@@ -37,7 +36,7 @@ from drtk.runtime.manifest import (
 )
 from drtk.runtime.progress import Progress, log, log_detail, warn
 from drtk.runtime.sharding import WHOLE_INPUT, InputShard, select_shard
-from drtk.runtime.streams import STANDARD, Output, count_lines, is_replaceable, is_writable, open_input, read_lines
+from drtk.runtime.streams import STANDARD, Output, count_lines, is_replaceable, is_writable
 
 Record = TypeVar("Record")
 BATCH_SIZE = 1000  # input records per batch
@@ -56,10 +55,6 @@ class BatchResult:
 
     lines: Iterable[bytes]
     counts: dict[str, Any] = field(default_factory=dict)
-
-
-# The argument of a second pass returns an iterator over the lines of the first pass.
-SecondPass = Callable[[Callable[[], Iterator[bytes]]], Iterator[BatchResult]]
 
 
 @dataclass
@@ -258,15 +253,12 @@ class FilterJob:
         work: Callable[[Iterator[list[Record]]], Generator[BatchResult, None, None]],
         *,
         unit: str = "records",
-        revise: SecondPass | None = None,
     ) -> None:
         """Write the results that `work` yields, one for each batch of records, in input order.
 
         `work` may prefetch batches. If the output is a file, a journal is written after a batch, at most every two
         seconds, and when the run fails. Records of other shards are skipped and not counted.
         unit: plural name of the records, for the progress bar
-        revise: optional second pass over the output of the first pass. The first pass writes NAME.part, or a temporary
-            file if the output is stdout, a pipe or a device
         Raises MismatchError if the run to resume had other settings or inputs, DrtkError from `find_problem`.
         """
         self._manifest = create_manifest(self.kind, self.settings, program=self.command)
@@ -286,14 +278,12 @@ class FilterJob:
                 yield batch
 
         with (
-            self._prepare_first_pass_path(has_second=revise is not None) as target,
             closing(
                 work(iter_batches())
             ) as results,  # before the progress bar starts a thread, because `work` may fork
             Output(
-                target,
+                self.output,
                 append_at=journal.offset if journal.records else None,
-                scratch=revise is not None,
                 journal=self.journal_path if resumable else None,
             ) as output,
             self._keep_journal(output),
@@ -323,10 +313,7 @@ class FilterJob:
                 self._pending, output.keep_part = None, False
                 self.journal_path.unlink(missing_ok=True)
                 raise DrtkError(problem)
-            if revise is not None:
-                assert output.part is not None
-                self._run_second_pass(revise, output.part)
-            elif resumable:
+            if resumable:
                 output.manifest = self._build_manifest()
         self._log_summary()
 
@@ -375,41 +362,12 @@ class FilterJob:
         write_json(self.journal_path, asdict(journal))
         self._pending, self._written = None, time.monotonic()
 
-    @contextmanager
-    def _prepare_first_pass_path(self, *, has_second: bool) -> Iterator[str]:
-        """Yield the path of the first pass: the output, or a temporary file if a second pass writes to a stream."""
-        if not has_second or is_replaceable(self.output):
-            yield self.output
-            return
-        with TemporaryDirectory(prefix="drtk-") as folder:
-            log(f"{self.command}: all records are processed before output begins; temporary folder {folder}")
-            yield str(Path(folder) / "records")
-
-    def _run_second_pass(self, revise: SecondPass, part: Path) -> None:
-        """Run the second pass on the lines in `part`, and write the output. `part` is kept until the output is complete."""
-
-        def iter_lines() -> Iterator[bytes]:
-            stream, raw = open_input(str(part))
-            with closing(raw):
-                for _, line in read_lines(stream, str(part)):
-                    yield line
-
-        self._finished.lines = 0
-        with Output(self.output, suffix=".part.new") as output, Progress(self.command, unit="lines") as progress:
-            for result in revise(iter_lines):
-                progress.add(self._write(result, output))
-                output.end_frame()
-            if is_replaceable(self.output):
-                output.manifest = self._build_manifest()
-
-    def _write(self, result: BatchResult, output: Output) -> int:
-        """Write the lines of a batch, add its counts to the totals of the job, and return the number of lines."""
-        before = self._finished.lines
+    def _write(self, result: BatchResult, output: Output) -> None:
+        """Write the lines of a batch, and add its counts to the totals of the job."""
         for lines in result.lines:
             output.write(lines)
             self._finished.lines += lines.count(b"\n") if self.is_text else 1
         _add_counts(self.counts, result.counts)
-        return self._finished.lines - before
 
     def _open_journal(self) -> Journal:
         """List the input files, and return the journal to resume from, or a new one.

@@ -29,7 +29,7 @@ from drtk.config import HARDWARE, option, setting
 from drtk.errors import DrtkError
 from drtk.records import Passage
 from drtk.registry import Registry
-from drtk.runtime.filter_job import BatchResult, FilterJob, SecondPass
+from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.progress import set_verbosity, warn
 from drtk.runtime.sharding import count_cores
 
@@ -324,14 +324,12 @@ def run_filter(
     batch_size: int | None = None,
     unit: str = "passages",
     gpu: bool = True,
-    revise: SecondPass | None = None,
 ) -> None:
     """Process records with a batch function, and write the results to the output of `job`, in input order.
 
     build, arguments: `build(*arguments)` returns the batch function
     batch_size: number of records per call of the batch function; by default the job's
     gpu: whether the batch function can use a GPU
-    revise: a second pass over all output lines, in this process (see `FilterJob.run_batches`)
     Raises the errors of reading and of the batch function; UsageError for an unknown runner.
     """
     if batch_size is not None:
@@ -340,7 +338,7 @@ def run_filter(
     def map_all(batches: Iterator[list[Record]]) -> Generator[BatchResult, None, None]:
         return map_batches(batches, build, *arguments, runner_settings=runner_settings, gpu=gpu)
 
-    job.run_batches(records, map_all, unit=unit, revise=revise)
+    job.run_batches(records, map_all, unit=unit)
 
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:

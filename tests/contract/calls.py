@@ -64,7 +64,7 @@ CALLS = {
         keeps=True,
     ),
     "doc2query": Call("{input} -o {output} --model {writer} --n 1 --max-new-tokens 2", "documents.jsonl", keeps=True),
-    "keep-queries": Call("{input} -o {output} --keep 0.5", "queried.jsonl", keeps=True),
+    "keep-queries": Call("{input} -o {output} --min-score 0.5", "queried.jsonl", keeps=True),
     "continue-text": Call("{input} -o {output} --model {gpt2} --max-new-tokens 2", "documents.jsonl", keeps=True),
     "termweight": Call(
         "{input} -o {output} --method tfidf --tokenizer {model} --collection {counts}", "documents.jsonl", keeps=True

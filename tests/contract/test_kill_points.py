@@ -19,7 +19,7 @@ from tests.run_commands import read_files
 
 SIGKILLED = 128 + 9
 REJECTED = re.compile(r"exists already; (--force|`force`) replaces it|contains an interrupted run; use (--|`)")
-FINISHED = re.compile(r"\.part(\.new)?[./]meta\.json$")  # the manifest of a finished part
+FINISHED = re.compile(r"\.part[./]meta\.json$")  # the manifest of a finished part
 RESUMABLE = re.compile(r"^out\.part(\.json|/meta\.json\.part)$")  # of the main output
 
 
@@ -40,7 +40,6 @@ class Killed:
 
 KILLED = {
     "filter": Killed("chunk in --max-words 30 --set punkt_mb=0.01 -o out", "--max-words 20"),
-    "two passes": Killed("keep-queries {queried.jsonl} --keep 0.5 -o out", "--keep 0.9"),
     "vectors": Killed("index {vectors} --type flat -o out", "--type exact", resumes=False),
     "words": Killed("index in --type bm25s -o out", "--stemmer none", resumes=False),
     "encode": Killed("encode in --model {model} --set shard_size=30 -o out", "--set shard_size=40"),

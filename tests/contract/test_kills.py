@@ -57,7 +57,6 @@ TEXTS = "--corpus {documents.jsonl} --queries {many.jsonl} --model {crossencoder
 KILLED = {
     "chunk": Killed("--max-words 12 --set punkt_mb=0.05 --num-workers 2", 9000),
     "doc2query": Killed("--model {writer} --n 1 --max-new-tokens 4", 2000),
-    "doc2query --keep": Killed("--model {writer} --n 2 --max-new-tokens 4 --scorer {crossencoder} --keep 0.5", 1200),
     "keep-queries": Killed("--keep 0.5", 60_000, input=make_documents_with_queries),
     "continue-text": Killed("--model {gpt2} --max-new-tokens 4", 2000),
     "termweight": Killed("--method bprop --model {model} --set min_words=0", 3000),

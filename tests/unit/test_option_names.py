@@ -30,6 +30,7 @@ from tests.contract.run_drtk import run_in_process
             "encode --sparse",
             "no such option --sparse; sparse encoders are recognized by their model folder; for a plain masked language model",
         ),
+        ("doc2query --keep 0.5", "no such option --keep; filter the queries with drtk keep-queries afterwards"),
         ("train-retriever --sparse", "no such option --sparse; did you mean --head sparse?"),
         ("eval --metrics x", "no such option --metrics; did you mean --measures?"),
         ("chunk --set banana=1", "no such option --set banana (drtk presets --fields 'chunk' lists the settings)"),

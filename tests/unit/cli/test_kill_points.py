@@ -23,7 +23,7 @@ from drtk.cli.decorators import filter_command, folder_command
 from drtk.data.embeddings import ShardWriter, digest_records
 from drtk.errors import DrtkError
 from drtk.runtime import filter_job as filtering
-from drtk.runtime.filter_job import BatchResult, FilterJob
+from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 from tests.contract.forkserver import die_at
 from tests.contract.run_drtk import make_environment
@@ -40,14 +40,6 @@ def read(source: str, job: FilterJob | FolderJob) -> list[str]:
 def copy(source: str, output: str = "-", times: int = 1, *, job: FilterJob) -> None:
     job.batch_size = 2
     job.run(read(source, job), lambda batch: [f"{line}\n".encode() * times for line in batch])
-
-
-@filter_command("corpus")
-def backwards(source: str, output: str = "-", times: int = 1, *, job: FilterJob) -> None:
-    job.batch_size = 2
-    pump = lambda batches: (BatchResult(f"{line}\n".encode() for line in batch) for batch in batches)  # noqa: E731
-    revise = lambda lines: (BatchResult([line + b"\n"] * times) for line in reversed(list(lines())))  # noqa: E731
-    job.run_batches(read(source, job), pump, revise=revise)
 
 
 @folder_command("embeddings", resume=True)
@@ -128,7 +120,7 @@ def recover_from_every_kill(name: str) -> None:
                     assert REJECTED.search(rejected), f"{where}: {rejected}"
                     left = {name for name in found if name.startswith("out.part")}
                     assert {name: found[name] for name in found.keys() - left} in (whole, old), where
-                    assert not left & {"out.part/meta.json", "out.part.meta.json", "out.part.new.meta.json"}, where
+                    assert not left & {"out.part/meta.json", "out.part.meta.json"}, where
                     assert not resume or not left & {"out.part.json", "out.part/meta.json.part"}, where
                 else:
                     assert found == whole, where
@@ -139,7 +131,6 @@ def recover_from_every_kill(name: str) -> None:
 
 COMMANDS: dict[str, tuple[Any, float, bytes]] = {  # function, JOURNAL_EVERY, input
     "copy": (copy, 0.0, b"a\nb\nc\n"),
-    "backwards": (backwards, 1000.0, b"a\nb\nc\n"),
     "shelve": (shelve, 0.0, b"a\nb\n"),
     "index": (index, 0.0, b"a\nb\n"),
 }

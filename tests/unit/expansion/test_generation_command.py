@@ -12,11 +12,12 @@ import torch
 from drtk.cli.main import app
 from drtk.data.rows import dump
 from drtk.errors import MismatchError, UsageError
+from drtk.expansion import generate
 from drtk.models import generation
 from drtk.models.generation import InputBatch
 from drtk.runtime.integrity import read_json
 from tests.expansion_collection import read_rows, write_rows
-from tests.run_commands import run_rows, write_text
+from tests.run_commands import fail_at_call, run_rows, write_text
 from tests.tiny_models import make_passages, save_tiny_encoder, save_tiny_generator
 
 SHORT = "--max-new-tokens 8 --n 2 -q"
@@ -137,6 +138,18 @@ def test_models_of_another_kind_are_rejected(cwd, models, capfd):
             run_rows(capfd, f"{name} c.jsonl --model {model}")
     with pytest.raises(UsageError, match="64: the model has 64 positions for input and output"):
         run_rows(capfd, f"continue-text c.jsonl --model {models}/gpt2 --max-new-tokens 64")
+
+
+def test_generation_resumes_after_a_fault_between_batches(cwd, models, capfd, monkeypatch):
+    monkeypatch.setattr("drtk.cli.doc2query.BATCH_SIZE", 4)
+    call = f"doc2query c.jsonl --model {models}/t5 {SHORT}"
+    run_rows(capfd, f"{call} -o whole.jsonl")
+    with fail_at_call(17, generate, "dump"):
+        run_rows(capfd, f"{call} -o x.jsonl")
+    assert read_json(cwd / "x.jsonl.part.json")["records"] == 16
+    run_rows(capfd, f"{call} -o x.jsonl --resume")
+    assert (cwd / "x.jsonl").read_bytes() == (cwd / "whole.jsonl").read_bytes()
+    assert read_json(cwd / "x.jsonl.meta.json")["counts"]["texts"] == 60
 
 
 def test_an_empty_shard_is_logged(cwd, models, capfd):

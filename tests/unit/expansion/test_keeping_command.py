@@ -1,4 +1,4 @@
-"""doc2query --keep and keep-queries: which queries are kept, their scores, interrupted runs, and rejected input."""
+"""keep-queries: which queries are kept, their scores, interrupted runs, and rejected input."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from drtk.cli.main import app
 from drtk.data.rows import dump
 from drtk.errors import MismatchError, RecordError, UsageError
-from drtk.expansion import generate, keep_queries
+from drtk.expansion import keep_queries
 from drtk.models.cross_encoder import PAIRING, CrossEncoderScorer
 from drtk.runtime.integrity import read_json
 from tests.expansion_collection import read_rows, write_rows
-from tests.run_commands import fail_at_call, run_rows, write_text
+from tests.run_commands import fail_at_call, open_pipe, run_rows, write_text
 from tests.tiny_models import make_passages, save_tiny_cross_encoder, save_tiny_encoder, save_tiny_generator
 
 Rows = list[dict[str, Any]]
@@ -33,22 +33,6 @@ TEXTS = {
     "join": lambda row: f"{row['title']} {row['text']}",
     "none": lambda row: row["text"],
 }
-
-
-class PlantedScorer:
-    """A scorer that counts the words that query and passage share: few values, so there are many ties."""
-
-    def __init__(self, model: str, **_: object) -> None: ...
-
-    def tokenize(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        return pairs
-
-    def compute_scores(self, pairs: list[tuple[str, str]]) -> np.ndarray:
-        return np.array([overlap(query, text) for query, text in pairs], dtype=np.float32)
-
-
-def overlap(query: str, text: str) -> float:
-    return len(set(query.split()) & set(text.split())) / 10
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +57,14 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def keep_best(rows: Rows, number: int) -> Rows:
-    """Return the rows with their `number` best queries, by sorting; of equal scores the first."""
-    scores = [(-score, at, place) for at, row in enumerate(rows) for place, score in enumerate(row["query_scores"])]
-    kept = {(at, place) for _, at, place in sorted(scores)[:number]}
-    names = ("queries", "query_scores")
+    """Return the rows with their `number` best queries, by sorting, and those with the same score as the last."""
+    lowest = sorted(score for row in rows for score in row["query_scores"])[-number]
+    pairs = [
+        [pair for pair in zip(row["queries"], row["query_scores"], strict=True) if pair[1] >= lowest] for row in rows
+    ]
     return [
-        row | {name: [value for place, value in enumerate(row[name]) if (at, place) in kept] for name in names}
-        for at, row in enumerate(rows)
+        row | {"queries": [query for query, _ in kept], "query_scores": [score for _, score in kept]}
+        for row, kept in zip(rows, pairs, strict=True)
     ]
 
 
@@ -87,16 +72,21 @@ def without_scores(rows: Rows) -> Rows:
     return [{name: value for name, value in row.items() if name != "query_scores"} for row in rows]
 
 
-def test_a_share_of_all_queries_stays_and_of_equal_ones_the_first(cwd, capfd):
-    # 6 queries, half of them: 3. The best is .9; three have .5, of which the first two of the input stay.
+def test_a_share_of_all_queries_stays(cwd, capfd):
+    # 6 queries, half of them: 3. The third has .5, as two others, so 4 stay.
     app("keep-queries scored.jsonl --keep 0.5 -o kept.jsonl".split(), standalone_mode=False)
-    assert "drtk: keeping 3 of 6 queries, with scores of at least 0.5\n" in capfd.readouterr().err
     rows = read_rows(cwd / "kept.jsonl")
-    assert [row["queries"] for row in rows] == [["a1"], ["b1", "b2"], []]
+    assert [row["queries"] for row in rows] == [["a1"], ["b1", "b2"], ["c1"]]
     assert [list(row) for row in rows] == [["_id", "title", "text", "queries", "color"]] * 3
     counts = read_json(cwd / "kept.jsonl.meta.json")["counts"]
-    assert counts == {"in": 3, "out": 3, "queries": 6, "kept": 3, "min_score": 0.5}
+    assert counts == {"in": 3, "out": 3, "queries": 6, "kept": 4, "min_score": 0.5}
     assert sorted(item.name for item in cwd.glob("kept*")) == ["kept.jsonl", "kept.jsonl.meta.json"]
+
+
+def test_a_share_of_piped_passages_stays(cwd, capfd):
+    expected = run_rows(capfd, "keep-queries scored.jsonl --keep 0.1 -q")
+    with open_pipe((cwd / "scored.jsonl").read_bytes()) as pipe:
+        assert run_rows(capfd, f"keep-queries {pipe} --keep 0.1 -q") == expected
 
 
 def test_the_share_is_rounded_up_to_whole_queries(cwd, capfd):
@@ -110,10 +100,10 @@ def test_the_share_is_rounded_up_to_whole_queries(cwd, capfd):
 
 
 def test_a_share_equals_that_of_sorting(cwd, capfd):
-    draw = random.Random(0)  # three values: nearly all are ties, across the batches of both passes
+    draw = random.Random(0)
     rows = []
     for number in range(1300):
-        scores = [draw.randrange(3) / 8 for _ in range(draw.randrange(4))]
+        scores = [draw.randrange(3) / 10 + draw.choice([0, 0, draw.random()]) for _ in range(draw.randrange(4))]
         queries = [f"q{number}-{place}" for place in range(len(scores))]
         rows.append({"_id": f"d{number}", "title": "", "text": "t", "queries": queries, "query_scores": scores})
     write_rows(cwd / "many.jsonl", rows)
@@ -127,31 +117,6 @@ def test_a_threshold_keeps_scores_equal_to_it(cwd, capfd):
     assert [row["query_scores"] for row in rows] == [[0.9], [0.5, 0.5], [0.5]]
     bare = run_rows(capfd, "keep-queries scored.jsonl --min-score 0.51 --bare -q")
     assert bare == [{"_id": "a", "queries": ["a1"]}, {"_id": "b", "queries": []}, {"_id": "c", "queries": []}]
-
-
-def test_queries_are_generated_scored_and_kept_in_one_call(cwd, models, capfd, monkeypatch):
-    monkeypatch.setattr("drtk.models.cross_encoder.CrossEncoderScorer", PlantedScorer)
-    (cwd / "planted").mkdir()
-    monkeypatch.setattr("drtk.cli.doc2query.BATCH_SIZE", 8)
-    call = f"doc2query c.jsonl --model {models}/t5 {' '.join(SHORT)}"
-    rows = run_rows(capfd, call)
-    for row in rows:
-        row["query_scores"] = [overlap(query, f"{row['title']} {row['text']}") for query in row["queries"]]
-    assert len({score for row in rows for score in row["query_scores"]}) > 1
-    scorer = "--scorer planted"
-    assert run_rows(capfd, f"{call} {scorer} --scores") == rows
-    expected = keep_best(rows, 84)  # .7 of 30 x 4
-    assert run_rows(capfd, f"{call} {scorer} --keep 0.7 --scores") == expected
-    assert run_rows(capfd, f"{call} {scorer} --keep 0.7") == without_scores(expected)
-    bare = run_rows(capfd, f"{call} {scorer} --keep 0.7 --bare")
-    assert bare == [{"_id": row["_id"], "queries": row["queries"]} for row in expected]
-    above = run_rows(capfd, f"{call} {scorer} --min-score 0.1")
-    assert [len(row["queries"]) for row in above] == [sum(x >= 0.1 for x in row["query_scores"]) for row in rows]
-    # Scores can be computed later, and filtered without the scorer.
-    write_rows(cwd / "unscored.jsonl", without_scores(rows))
-    run_rows(capfd, f"keep-queries unscored.jsonl {scorer} --scores -q -o all.jsonl")
-    assert read_rows(cwd / "all.jsonl") == rows
-    assert run_rows(capfd, "keep-queries all.jsonl --keep 0.7 --scores -q") == expected
 
 
 def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(cwd, models, capfd):
@@ -177,29 +142,24 @@ def test_scores_are_those_of_the_cross_encoder_for_query_and_passage(cwd, models
 
 def test_passages_are_formatted_as_in_training_of_the_reranker(cwd, models, capfd):
     write_rows(cwd / "queried", [json.loads(dump(p)) | {"queries": ["rivers", "engines"]} for p in make_passages(12)])
-    calls = ("keep-queries queried -q", f"doc2query c.jsonl --model {models}/t5 --n 2 --max-new-tokens 4 -q")
     for title, text_of in TEXTS.items():
         scorer = CrossEncoderScorer(str(models / title), device="cpu", logits=True)
-        for call in calls:
-            scored = run_rows(capfd, f"{call} --scorer {models}/{title} --scores --set scorer_logits=true")
-            expected = scorer([(query, text_of(row)) for row in scored for query in row["queries"]])
-            assert [score for row in scored for score in row["query_scores"]] == pytest.approx(expected, abs=5e-5)
-    for call in calls:
-        with pytest.raises(MismatchError, match="colon: was trained with `title` colon, not join"):
-            run_rows(capfd, f"{call} --scorer {models}/colon --set scorer_title=join --scores -o x.jsonl")
+        scored = run_rows(capfd, f"keep-queries queried --scorer {models}/{title} --scores --set scorer_logits=true -q")
+        expected = scorer([(query, text_of(row)) for row in scored for query in row["queries"]])
+        assert [score for row in scored for score in row["query_scores"]] == pytest.approx(expected, abs=5e-5)
+    with pytest.raises(MismatchError, match="colon: was trained with `title` colon, not join"):
+        run_rows(capfd, f"keep-queries queried --scorer {models}/colon --set scorer_title=join --scores -o x.jsonl -q")
     assert not list(cwd.glob("x.jsonl*"))
 
 
-def test_another_re_ranker_in_the_same_folder_makes_scores_stale(cwd, models, capfd):
+def test_another_re_ranker_in_the_same_folder_makes_scores_stale(cwd, capfd):
     model = save_tiny_cross_encoder(cwd / "scorer")
-    generating = f"doc2query scored.jsonl --model {models}/t5 --n 1 --max-new-tokens 2"
-    for call in ("keep-queries scored.jsonl", generating):
-        inodes = []
-        for state in ("first", "first", "second"):
-            write_text(model / "meta.json", json.dumps({"of": f"{call} {state}"}))
-            run_rows(capfd, f"{call} --scorer scorer --scores -o out --skip-done --force")
-            inodes.append(Path("out").stat().st_ino)
-        assert inodes[0] == inodes[1] != inodes[2]
+    inodes = []
+    for state in ("first", "first", "second"):
+        write_text(model / "meta.json", json.dumps({"of": state}))
+        run_rows(capfd, "keep-queries scored.jsonl --scorer scorer --scores -o out --skip-done --force")
+        inodes.append(Path("out").stat().st_ino)
+    assert inodes[0] == inodes[1] != inodes[2]
 
 
 def test_old_scores_are_removed_with_their_queries(cwd, models, capfd):
@@ -209,38 +169,21 @@ def test_old_scores_are_removed_with_their_queries(cwd, models, capfd):
     assert all("query_scores" not in row for row in rows)
 
 
-@pytest.mark.parametrize("last", [1, 35])
-def test_a_run_that_fails_in_the_second_pass_keeps_the_old_output_and_resumes(cwd, capfd, monkeypatch, last):
-    rows = [row | {"_id": f"{row['_id']}{number}"} for number in range(12) for row in SCORED][:35]
+def test_a_run_that_fails_resumes_with_the_same_threshold(cwd, capfd):
+    rows = [row | {"_id": f"{row['_id']}{number}"} for number in range(400) for row in SCORED]
     write_rows(cwd / "many.jsonl", rows)
-    monkeypatch.setattr(keep_queries, "_LINES_PER_BATCH", 10)
-    call = "keep-queries many.jsonl --keep 0.4 -q"
-    run_rows(capfd, f"{call} -o whole")
-    assert 0 < (cwd / "whole").read_bytes().count(b'"b1"') < 12  # the threshold is among equal scores
-    run_rows(capfd, "keep-queries many.jsonl --keep 1 -q -o out")
-    before = (cwd / "out").read_bytes()
-    with fail_at_call(35 + last, keep_queries, "dump"):  # the first pass writes 35 lines, too
-        run_rows(capfd, f"{call} -o out --force")
-    assert (cwd / "out").read_bytes() == before
-    run_rows(capfd, f"{call} -o out --force --resume")
+    run_rows(capfd, "keep-queries many.jsonl --keep 0.4 -q -o whole")
+    with fail_at_call(1100, keep_queries, "dump"):
+        run_rows(capfd, "keep-queries many.jsonl --keep 0.4 -q -o out")
+    assert read_json(cwd / "out.part.json")["records"] == 1000
+    write_rows(cwd / "many.jsonl", [*rows, rows[0] | {"_id": "new"}])
+    with pytest.raises(MismatchError, match=r"started with other settings or files \(many\.jsonl\)"):
+        run_rows(capfd, "keep-queries many.jsonl --keep 0.4 -q -o out --resume")
+    write_rows(cwd / "many.jsonl", rows)
+    run_rows(capfd, "keep-queries many.jsonl --keep 0.4 -q -o out --resume")
     assert (cwd / "out").read_bytes() == (cwd / "whole").read_bytes()
     counts = [read_json(cwd / f"{name}.meta.json")["counts"] for name in ("out", "whole")]
     assert counts[0] == counts[1]
-    assert sorted(item.name for item in cwd.glob("out*")) == ["out", "out.meta.json"]
-
-
-def test_generation_resumes_after_a_fault_between_batches(cwd, models, capfd, monkeypatch):
-    monkeypatch.setattr("drtk.cli.doc2query.BATCH_SIZE", 4)
-    call = f"doc2query c.jsonl --model {models}/t5 {' '.join(SHORT)} --scorer {models}/scorer --keep 0.5"
-    run_rows(capfd, f"{call} -o whole.jsonl")
-    with fail_at_call(5, generate, "drop_queries"):
-        run_rows(capfd, f"{call} -o x.jsonl")
-    assert read_json(cwd / "x.jsonl.part.json")["records"] == 16
-    run_rows(capfd, f"{call} -o x.jsonl --resume")
-    assert (cwd / "x.jsonl").read_bytes() == (cwd / "whole.jsonl").read_bytes()
-    counts = read_json(cwd / "x.jsonl.meta.json")["counts"]
-    assert (counts["texts"], counts["kept"]) == (120, 60)
-    assert sum(len(row["queries"]) for row in read_rows(cwd / "x.jsonl")) == 60
 
 
 @pytest.mark.parametrize(
@@ -272,26 +215,21 @@ def test_missing_fields_are_reported_with_the_command_that_writes_them(cwd, capf
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("doc2query --keep 0.5", "`keep`, `min_score` and `scores` require `scorer`"),
-        ("doc2query --scores", "`keep`, `min_score` and `scores` require `scorer`"),
-        ("doc2query --scorer x", "`scorer` requires `keep`, `min_score` or `scores`"),
-        ("doc2query --scorer x --keep 0", "--keep: must be at least 1e-06"),
-        ("doc2query --scorer x --keep 1.2", "--keep: must be at most 1, is 1.2"),
-        ("doc2query --scorer x --keep 0.5 --min-score 1", "`keep` and `min_score` cannot be combined; give one"),
-        ("doc2query --scorer x --keep 0.5 --shard 1/2", "--keep requires the scores of all queries"),
-        ("doc2query --set scorer_precision=float32", "--set scorer_precision requires --scorer"),
-        ("keep-queries --keep 0.5 --set scorer_batch_tokens=64", "--set scorer_batch_tokens requires --scorer"),
-        ("keep-queries --scores", "nothing to do; give `keep` or `min_score` to drop queries"),
+        ("--scorer x", "give `keep` or `min_score` to drop queries, or `scorer` with `scores`"),
+        ("--scores", "give `keep` or `min_score` to drop queries, or `scorer` with `scores`"),
+        ("--keep 0", "--keep: must be at least 1e-06"),
+        ("--keep 1.2", "--keep: must be at most 1, is 1.2"),
+        ("--keep 0.5 --min-score 1", "`keep` and `min_score` cannot be combined; give one"),
+        ("--keep 0.5 --scorer x", "`keep` requires the scores of all queries; write them first"),
+        ("--keep 0.5 --set scorer_batch_tokens=64", "--set scorer_batch_tokens requires --scorer"),
     ],
 )
 def test_contradictory_options_are_rejected(capfd, call, message):
-    model = "--model nowhere" if call.startswith("doc2query") else ""
     with pytest.raises(UsageError, match=message):
-        run_rows(capfd, f"{call} scored.jsonl {model} -q")
+        run_rows(capfd, f"keep-queries {call} scored.jsonl -q")
 
 
-def test_a_folder_that_is_no_cross_encoder_is_rejected(cwd, models, capfd):
+def test_a_folder_that_is_no_cross_encoder_is_rejected(cwd, capfd):
     save_tiny_encoder(cwd / "encoder")
-    for call in (f"doc2query c.jsonl --model {models}/t5 -q", "keep-queries scored.jsonl -q"):
-        with pytest.raises(MismatchError, match="encoder: expected a CrossEncoder, got a SentenceTransformer"):
-            run_rows(capfd, f"{call} --scorer encoder --keep 0.5")
+    with pytest.raises(MismatchError, match="encoder: expected a CrossEncoder, got a SentenceTransformer"):
+        run_rows(capfd, "keep-queries scored.jsonl -q --scorer encoder --min-score 0.5")

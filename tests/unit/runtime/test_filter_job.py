@@ -12,7 +12,7 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime import manifest
-from drtk.runtime.filter_job import BatchResult, FilterJob, Journal
+from drtk.runtime.filter_job import FilterJob, Journal
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import is_current
 from drtk.runtime.streams import open_input, read_lines
@@ -268,32 +268,3 @@ def test_a_useless_output_is_an_error_and_removed(tmp_path: Path) -> None:
     with pytest.raises(DrtkError, match="70 lines are useless"):
         run(tmp_path / "out", find_problem=lambda lines: f"{lines} lines are useless")
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_a_second_pass_sees_all_lines_and_its_failure_keeps_the_first_pass(tmp_path: Path, suffix: str) -> None:
-    worked: list[str] = []
-    output = tmp_path / f"out{suffix}"
-
-    def work(batches: Iterator[list[dict[str, Any]]]) -> Iterator[BatchResult]:
-        for batch in batches:
-            worked.extend(record["_id"] for record in batch)
-            yield BatchResult(orjson.dumps(record) + b"\n" for record in batch)
-
-    def number(lines: Callable[[], Iterator[bytes]], stop: int = 99) -> Iterator[BatchResult]:
-        total = sum(1 for _ in lines())
-        for at, line in enumerate(lines()):
-            if at == stop:
-                raise Interrupted
-            yield BatchResult([b"%d %s\n" % (total, line)], {"seen": 1})
-
-    with pytest.raises(Interrupted):
-        job(output).run_batches(iter(RECORDS), work, revise=lambda lines: number(lines, 12))
-    assert sorted(os.listdir(tmp_path)) == [f"out{suffix}.part", f"out{suffix}.part.json"]
-    worked.clear()
-    resumed = job(output, resume=True)
-    resumed.run_batches(iter(RECORDS), work, revise=number)
-    assert worked == []
-    assert content(output) == b"".join(b"35 " + orjson.dumps(record) + b"\n" for record in RECORDS)
-    assert read_json(Path(f"{output}.meta.json"))["counts"] == {"in": 35, "out": 35, "seen": 35}
-    assert sorted(os.listdir(tmp_path)) == [f"out{suffix}", f"out{suffix}.meta.json"]
