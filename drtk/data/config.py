@@ -24,7 +24,7 @@ class ConversionSettings:
 
     kind: Kind | None = option(None, "Kind of records in the input. [required]", flag="--as", panel=INPUT)
     to: str | None = option(
-        None, "Output format, such as beir, tevatron or parquet. [default: drtk's]", metavar="FORMAT", panel=INPUT
+        None, "Output format, such as beir or tevatron. [default: drtk's]", metavar="FORMAT", panel=INPUT
     )
     ids: str | None = option(
         None,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from drtk.config import check_effects
 from drtk.data import readers
-from drtk.data.config import ConversionSettings
+from drtk.data.config import VECTOR_FILE_SUFFIXES, ConversionSettings
 from drtk.data.examples import ParsedExample
 from drtk.data.readers import iter_valid, read_example_passages, read_example_queries, read_passages, read_queries
-from drtk.data.rows import Row, build_row, dump
-from drtk.data.writers import FORMATS, TABLES, Format
+from drtk.data.rows import dump
+from drtk.data.writers import FORMATS, Format
 from drtk.errors import MismatchError, UsageError
 from drtk.records import Query
 from drtk.runtime.filter_job import FilterJob
@@ -39,32 +39,22 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
         raise UsageError(f"`as` is required; choose from {', '.join(FORMATS)}, embeddings")
     kind = settings.kind
     name = FORMATS[kind].check_name(next(iter(FORMATS[kind])) if settings.to in (None, "drtk") else settings.to)
-    if job.output.endswith(".parquet") and name != "parquet":
-        raise UsageError(f"{job.output}: Parquet requires `to` parquet")
-    if job.output.endswith((".npy", ".safetensors")):
+    if job.output.endswith(VECTOR_FILE_SUFFIXES):
         raise UsageError(f"{job.output}: is a file of vectors; give `as` embeddings, or another output")
     if job.side_files and kind != "passages":
         raise UsageError("`with` requires `as` passages")
     job.kind = "corpus" if kind == "passages" else kind
     source = sources[0]
-    if len(sources) > 1 and (kind != "examples" or name in TABLES or settings.corpus_out or settings.queries_out):
+    if len(sources) > 1 and (kind != "examples" or settings.corpus_out or settings.queries_out):
         raise UsageError(
-            "several inputs require `as` examples, without a table format, `corpus_out` and `queries_out`; convert them one by one"
+            "several inputs require `as` examples, without `corpus_out` and `queries_out`; convert them one by one"
         )
     text_jobs = _create_text_jobs(settings, job)
-    if text_jobs or name in TABLES:
+    if text_jobs:
         job.tracker.copy_streams(source, *job.side_files)
     for text_job, read in text_jobs:
         text_job.tracker.copies = job.tracker.copies
         text_job.run(read(source, tracker=text_job.tracker), lambda batch: map(dump, batch), unit=text_job.kind)
-    if name in TABLES:
-
-        def read_rows(tracker: InputTracker) -> Iterator[Row]:
-            records = iter_records(source, kind, tracker, job.side_files)
-            return (build_row(record.example if kind == "examples" else record) for record in records)
-
-        FORMATS[kind].load(name)(read_rows, kind, job)
-        return
     form: Format[Any] = FORMATS[kind].load(name)
     add_texts = None
     if kind == "examples":

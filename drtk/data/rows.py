@@ -371,12 +371,7 @@ _ROW_OF: dict[type, Callable[[Any], Row]] = {
 }
 
 
-def build_row(record: Any) -> Row:
-    """Return the row of a record; a row is returned unchanged."""
-    to_row = _ROW_OF.get(type(record))
-    return record if to_row is None else to_row(record)
-
-
 def dump(record: Any) -> bytes:
     """Serialize a record or a row as a JSON line, with its line end."""
-    return orjson.dumps(build_row(record), option=orjson.OPT_APPEND_NEWLINE)
+    to_row = _ROW_OF.get(type(record))
+    return orjson.dumps(record if to_row is None else to_row(record), option=orjson.OPT_APPEND_NEWLINE)

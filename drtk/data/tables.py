@@ -1,23 +1,18 @@
-"""Read and write Parquet files and Hugging Face datasets."""
+"""Read Parquet files and Hugging Face datasets."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from drtk.data.rows import Row
-from drtk.errors import DrtkError, UsageError, convert_import_error
-from drtk.runtime.atomic import commit, get_file_manifest_path, sync, sync_tree, write_json
-from drtk.runtime.filter_job import FilterJob
+from drtk.errors import DrtkError, convert_import_error
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import FOLDER_MANIFEST, find_inputs
-from drtk.runtime.streams import STANDARD, digest_file, is_stream
+from drtk.runtime.manifest import find_inputs
+from drtk.runtime.streams import digest_file, is_stream
 
 HUB_PREFIX = "hf:"
 _ROWS_PER_READ = 1024  # rows turned into Python objects at once
@@ -179,106 +174,3 @@ def require_library(name: str, purpose: str) -> Any:
     with convert_import_error(name, purpose, "datasets", "pyarrow"):
         import_module("pyarrow.parquet")
         return import_module(name)
-
-
-ReadRows = Callable[[InputTracker], Iterator[Row]]
-ROW_GROUP_SIZE = 10_000  # rows in memory at once, and in a row group
-
-
-def write_parquet(read_rows: ReadRows, kind: str, job: FilterJob) -> None:
-    """Write records to a Parquet file. The records are read twice, first to infer the types of the columns.
-
-    read_rows: returns an iterator over the rows of the records; kind: kind of the records, for the message
-    Raises UsageError for stdout and for `resume`, DrtkError if records differ in the type of a field.
-    """
-    _check_output(job)
-    part = Path(job.output + ".part")
-    try:
-        count = _write_rows(read_rows(job.tracker), _infer_schema(read_rows, job.tracker), part)
-        sync(part)
-        commit(part, Path(job.output), job.build_manifest(count))
-    except OSError as error:
-        raise DrtkError(f"{job.output}: {error.strerror or error}") from error
-    finally:
-        get_file_manifest_path(part).unlink(missing_ok=True)
-        part.unlink(missing_ok=True)
-    job.log_count(count, kind)
-
-
-def write_dataset(read_rows: ReadRows, kind: str, job: FilterJob) -> None:
-    """Write records to a folder for `datasets.load_from_disk`. Arguments and errors are those of `write_parquet`."""
-    _check_output(job)
-    datasets = require_library("datasets", "writing a dataset")
-    datasets.disable_progress_bars()
-    part = Path(job.output + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        schema = _infer_schema(read_rows, job.tracker)
-        rows = part / "rows.parquet"
-        part.mkdir(parents=True)
-        count = _write_rows(read_rows(job.tracker), schema, rows)
-        features = datasets.Features.from_arrow_schema(schema)
-        dataset = datasets.Dataset.from_parquet(str(rows), features=features, cache_dir=str(part / "cache"))
-        dataset.save_to_disk(str(part / "data"), max_shard_size="1GB")
-        del dataset
-        write_json(part / "data" / FOLDER_MANIFEST, job.build_manifest(count))
-        sync_tree(part / "data")
-        os.replace(part / "data", job.output)
-        sync(Path(job.output).parent)
-    except OSError as error:
-        raise DrtkError(f"{job.output}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    job.log_count(count, kind)
-
-
-def _check_output(job: FilterJob) -> None:
-    if job.output == STANDARD:
-        raise UsageError("writing a table requires a file or folder name as `output`")
-    if job.resume:
-        raise UsageError("writing a table cannot be resumed; remove `resume`")
-
-
-def _iter_row_groups(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    while batch := list(islice(rows, ROW_GROUP_SIZE)):
-        yield [{name: value for name, value in row.items() if value != {}} for row in batch]  # Parquet has no {}
-
-
-def _infer_schema(read_rows: ReadRows, tracker: InputTracker) -> Any:
-    """Return the Arrow schema of all records; number types are widened, and the fields of objects are merged."""
-    pa = require_library("pyarrow", "writing Parquet")
-    schema, count = pa.schema([]), 0
-    for rows in _iter_row_groups(read_rows(InputTracker(tracker.skip_bad, copies=tracker.copies))):
-        names = dict.fromkeys(name for row in rows for name in row)
-        rows[0] = {name: rows[0].get(name) for name in names}  # from which `from_pylist` takes the columns
-        try:
-            schema = pa.unify_schemas([schema, pa.Table.from_pylist(rows).schema], promote_options="permissive")
-        except (TypeError, ValueError) as error:
-            raise DrtkError(
-                f"records {count + 1:,} to {count + len(rows):,}: a field has a different type than in earlier records ({error}); "
-                "use the same type in all records"
-            ) from error
-        count += len(rows)
-    # A column without values has no type yet.
-    return pa.schema([field.with_type(_replace_null_types(pa, field.type)) for field in schema])
-
-
-def _replace_null_types(pa: Any, kind: Any) -> Any:
-    if pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_replace_null_types(pa, kind.value_type))
-    if pa.types.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-        return pa.struct([field.with_type(_replace_null_types(pa, field.type)) for field in fields])
-    return kind
-
-
-def _write_rows(rows: Iterator[Row], schema: Any, path: Path) -> int:
-    pa = require_library("pyarrow", "writing Parquet")
-    count = 0
-    with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        for group in _iter_row_groups(rows):
-            writer.write_table(pa.Table.from_pylist(group, schema=schema))
-            count += len(group)
-    return count

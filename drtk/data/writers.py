@@ -34,12 +34,6 @@ class Format(Generic[Record]):
     needs: tuple[str, ...] = ()
 
 
-_TABLES = {
-    "parquet": ("drtk.data.tables:write_parquet", "one Parquet file (extra: data)"),
-    "datasets": ("drtk.data.tables:write_dataset", "a folder that Hugging Face datasets loads (extra: data)"),
-}
-TABLES = tuple(_TABLES)
-
 # The first format of each kind is drtk's own.
 FORMATS: dict[str, Registry] = {
     "passages": Registry(
@@ -51,7 +45,6 @@ FORMATS: dict[str, Registry] = {
             "dpr": ("drtk.data.writers:DPR", "TSV with header, quoted as csv does: id, text, title"),
             "tevatron": ("drtk.data.writers:TEVATRON", "JSONL: docid, title, text"),
             "pyserini": ("drtk.data.writers:PYSERINI", "JSONL: id, contents (title, line end, text)"),
-            **_TABLES,
         },
     ),
     "queries": Registry(
@@ -62,7 +55,6 @@ FORMATS: dict[str, Registry] = {
             "dpr-qa": ("drtk.data.writers:DPR_QA", "TSV without header: question, list of answers"),
             "nq-open": ("drtk.data.writers:NQ_OPEN", "JSONL: question, answer (a list)"),
             "tevatron": ("drtk.data.writers:TEVATRON_QUERY", "JSONL: query_id, query"),
-            **_TABLES,
         },
     ),
     "qrels": Registry(
@@ -95,7 +87,6 @@ FORMATS: dict[str, Registry] = {
                 "JSONL for sentence-transformers: anchor, positive, negative_1, …, score",
             ),
             "flag": ("drtk.data.writers:FLAG", "JSONL: query, pos, neg (texts), pos_scores, neg_scores"),
-            **_TABLES,
         },
     ),
 }

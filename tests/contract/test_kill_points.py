@@ -54,7 +54,6 @@ KILLED = {
         "--seed 2",
         every=10,
     ),
-    "table": Killed("convert in --as passages --to parquet -o out", "--to beir", resumes=False),
 }
 
 

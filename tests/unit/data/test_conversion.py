@@ -207,8 +207,8 @@ def test_several_files_of_examples_become_one(tmp_path: Path) -> None:
     lines(tmp_path / "b", [*other, {"query_id": "q3"}])
     with pytest.raises(RecordError, match=r"b:3: "):
         run(first, second, "--as", "examples")
-    with pytest.raises(UsageError, match=r"c\.parquet: Parquet requires `to` parquet"):
+    with pytest.raises(UsageError, match=r"c\.parquet: is a file of vectors; give `as` embeddings"):
         run(first, "--as", "examples", "-o", tmp_path / "c.parquet")
-    for options in ("--as passages", "--as examples --corpus-out c", "--as examples --to parquet"):
+    for options in ("--as passages", "--as examples --corpus-out c"):
         with pytest.raises(UsageError, match="several inputs require `as` examples"):
             run(first, second, *options.split())

@@ -1,61 +1,48 @@
-"""Reading and writing Parquet files and Hugging Face datasets."""
+"""Reading Parquet files and Hugging Face datasets."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 
-import orjson
 import pytest
 
-from drtk.data.config import ConversionSettings
-from drtk.data.conversion import convert_records
 from drtk.data.readers import read_examples, read_passages, read_queries
 from drtk.data.tables import is_table
 from drtk.data.trec import load_qrels
-from drtk.errors import DrtkError, RecordError, UsageError
+from drtk.errors import DrtkError, RecordError
 from drtk.records import Example, Passage
-from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import InputTracker
+from tests.expansion_collection import write_rows
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-# Fields that differ from record to record: whole and broken numbers, objects with other keys, a list only at the end.
 ROWS = [
-    {"_id": "1", "title": "A", "text": "one", "metadata": {"year": 1958}, "rank": 1},
-    {"_id": "2", "title": "", "text": "two", "metadata": {"author": "B"}, "rank": 1.5},
-    {"_id": "3", "title": "C", "text": "three", "queries": ["q"]},
+    {"_id": "1", "title": "A", "text": "one", "metadata": {"year": 1958}, "rank": 1.5, "queries": ["q"]},
+    {"_id": "2", "title": "", "text": "two", "metadata": {"author": "B"}, "rank": 1.0},
+    {"_id": "3", "title": "C", "text": "three", "metadata": {"year": 1960}},
 ]
 
 
-def convert(folder: Path, to: str, rows: list[dict[str, object]], kind: str = "passages") -> str:
-    (folder / "in.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    job = FilterJob("convert", kind, str(folder / to), {"source": str(folder / "in.jsonl"), "skip_bad": 0})
-    convert_records([str(folder / "in.jsonl")], ConversionSettings(kind=kind, to=to), job)  # type: ignore[arg-type]
-    return str(folder / to)
-
-
-@pytest.mark.parametrize("to", ["parquet", "datasets"])
-def test_passages_keep_all_fields_in_a_table(tmp_path: Path, to: str) -> None:
-    path = convert(tmp_path, to, ROWS)
+@pytest.mark.parametrize("library", ["pyarrow", "datasets"])
+def test_null_fields_of_a_table_are_absent(tmp_path: Path, library: str) -> None:
+    table, path = pa.Table.from_pylist(ROWS), str(tmp_path / "table")
+    if library == "pyarrow":
+        pq.write_table(table, path)
+    else:
+        pytest.importorskip("datasets").Dataset(table).save_to_disk(path)
+    write_rows(tmp_path / "in.jsonl", ROWS)
     assert list(read_passages(path)) == list(read_passages(str(tmp_path / "in.jsonl")))
-    assert not list(tmp_path.glob("*.part"))
-    manifest = Path(path) / "meta.json" if to == "datasets" else Path(path + ".meta.json")
-    actual = orjson.loads(manifest.read_bytes())
-    assert (actual["kind"], actual["counts"], len(actual["inputs"])) == ("corpus", {"in": 3, "out": 3}, 1)
-    if to == "datasets":
-        loaded = pytest.importorskip("datasets").load_from_disk(path)
-        assert (loaded["text"][:], loaded.column_names[:3]) == (["one", "two", "three"], ["_id", "title", "text"])
 
 
-def test_queries_and_examples_are_read_back_from_parquet(tmp_path: Path) -> None:
+def test_queries_and_examples_are_read_from_parquet(tmp_path: Path) -> None:
     row = {"query_id": "1", "positives": ["a"], "negatives": ["b"], "scores": {"positives": [2.0], "negatives": [1.0]}}
-    assert list(read_examples(convert(tmp_path, "parquet", [row], "examples"))) == [
-        Example("1", ("a",), ("b",), {"positives": [2.0], "negatives": [1.0]})
-    ]
-    (tmp_path / "parquet").unlink()
-    (query,) = read_queries(convert(tmp_path, "parquet", [{"_id": "1", "text": "who?", "answers": []}], "queries"))
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "examples")
+    example = Example("1", ("a",), ("b",), {"positives": [2.0], "negatives": [1.0]})
+    assert list(read_examples(str(tmp_path / "examples"))) == [example]
+    pq.write_table(pa.Table.from_pylist([{"_id": "1", "text": "who?", "answers": []}]), tmp_path / "queries")
+    (query,) = read_queries(str(tmp_path / "queries"))
     assert (query.text, query.answers) == ("who?", ())
 
 
@@ -92,19 +79,3 @@ def test_a_data_set_with_several_splits_needs_a_split(tmp_path: Path) -> None:
     (tmp_path / "all" / "test" / "state.json").unlink()
     with pytest.raises(DrtkError, match=r"all/test: cannot be loaded \("):
         list(read_passages(str(tmp_path / "all" / "test")))
-
-
-def test_a_field_with_two_types_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(DrtkError, match="records 1 to 2: a field has a different type"):
-        convert(tmp_path, "parquet", [{"_id": "1", "text": "x", "n": 1}, {"_id": "2", "text": "x", "n": "one"}])
-    assert not (tmp_path / "parquet").exists()
-
-
-def test_a_table_needs_a_named_output_and_cannot_be_resumed(tmp_path: Path) -> None:
-    settings = ConversionSettings(kind="passages", to="parquet")
-    (tmp_path / "in.jsonl").write_bytes(b"")
-    source = {"source": str(tmp_path / "in.jsonl"), "skip_bad": 0}
-    for output, problem in (("-", "requires a file or folder name"), (str(tmp_path / "o"), "cannot be resumed")):
-        job = FilterJob("convert", "corpus", output, source, resume=output != "-")
-        with pytest.raises(UsageError, match=problem):
-            convert_records([source["source"]], settings, job)
