@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections import deque
+import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Literal
@@ -17,7 +17,7 @@ ParseColumns = Callable[[list[str]], Row]
 DPR_HEADER = ["id", "text", "title"]
 QRELS_HEADER = ["query-id", "corpus-id", "score"]
 _NO_TEXT_COLUMN = "is a header without a column 'text'; name the columns, such as id<TAB>title<TAB>text"
-MAX_FIELD_LINES = 1_000  # lines of a quoted field; limits the effect of a quote that is not closed
+_MAX_FIELD_SIZE = 1 << 24  # characters of a quoted field; limits the memory for a quote that is not closed
 
 
 def parse_passage_lines(lines: Iterator[NumberedLine], *, name: str) -> Iterator[ParsedRow]:
@@ -192,70 +192,30 @@ def _unquote_field(field: str) -> str:
 
 def _parse_quoted(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     """Yield (number of the first line, row) for each row of DPR's TSV. A quoted field may contain tabs and line ends."""
-    buffer: deque[NumberedLine] = deque()
-    while (first := buffer.popleft() if buffer else next(lines, None)) is not None:
-        number, line = first
+    csv.field_size_limit(_MAX_FIELD_SIZE)
+    first: list[bytes] = []  # the first line of the next row
+
+    def read_line() -> str:
+        return _decode_line(first.pop() if first else next(lines)[1]) + "\n"
+
+    reader = csv.reader(iter(read_line, None), delimiter="\t", strict=True)
+    for number, line in lines:
         if not line.strip():
             continue
-        columns = split_quoted(line)
-        if columns is None:
-            columns, more = _read_continuation(line, buffer, lines)
-            if len(columns) != 3:  # a misplaced quote; the next lines may be valid
-                buffer.extendleft(reversed(more))
-                problem = "a quoted field is not closed; expected a quote followed by a tab or line end"
-                yield number, ValueError(problem)
-                continue
         try:
-            id, text, title = _check_columns([_decode_line(column) for column in columns], 3)
+            if b'"' in line:
+                first.append(line)
+                columns = next(reader)
+            else:  # faster
+                columns = _decode_line(line).split("\t")
+            id, text, title = _check_columns(columns, 3)
+        except csv.Error as error:
+            yield number, ValueError(f"not quoted as by csv: {error}; correct the quotes")
+            continue
         except ValueError as error:
             yield number, error
             continue
         yield number, {"_id": id, "title": title, "text": text}
-
-
-def _read_continuation(
-    line: bytes, buffer: deque[NumberedLine], lines: Iterator[NumberedLine]
-) -> tuple[list[bytes], list[NumberedLine]]:
-    """Read the next lines of a row, first from `buffer`; return its fields and the lines read.
-
-    The fields are [] if a quote is misplaced, or not closed within MAX_FIELD_LINES lines.
-    """
-    more: list[NumberedLine] = []
-    while len(more) < MAX_FIELD_LINES and (following := buffer.popleft() if buffer else next(lines, None)) is not None:
-        more.append(following)
-        if b'"' in following[1]:  # only there can the field end
-            columns = split_quoted(b"\n".join([line, *(text for _, text in more)]), strict=True)
-            if columns is not None:
-                return columns, more
-    return [], more
-
-
-def split_quoted(line: bytes, *, strict: bool = False) -> list[bytes] | None:
-    """Split a line at tabs, with quotes as in Python's csv; return None if a quoted field is not closed.
-
-    strict: return [] if characters follow a closing quote; otherwise they belong to the field, as in csv
-    """
-    if b'\t"' not in line and line[:1] != b'"':
-        return line.split(b"\t")
-    fields, remainder = [], line
-    while True:
-        if remainder[:1] == b'"':
-            end = 1
-            while (end := remainder.find(b'"', end)) >= 0 and remainder[end + 1 : end + 2] == b'"':
-                end += 2
-            if end < 0:
-                return None
-            tab = remainder.find(b"\t", end)
-            after = remainder[end + 1 :] if tab < 0 else remainder[end + 1 : tab]
-            if strict and after:
-                return []
-            fields.append(remainder[1:end].replace(b'""', b'"') + after)
-        else:
-            tab = remainder.find(b"\t")
-            fields.append(remainder if tab < 0 else remainder[:tab])
-        if tab < 0:
-            return fields
-        remainder = remainder[tab + 1 :]
 
 
 def quote_field(field: str) -> str:
