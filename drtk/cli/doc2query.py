@@ -35,6 +35,7 @@ def doc2query(
 
     Examples:
     drtk doc2query corpus.jsonl --model castorini/doc2query-t5-base-msmarco -o queried.jsonl
+    drtk doc2query corpus.jsonl --model t5 --n 20 --bare -o queries.jsonl
     """
     from drtk.data.readers import read_passages
     from drtk.expansion.generate import PassageExpander
