@@ -20,6 +20,7 @@ import numpy as np
 from drtk.data.arrays import read_array
 from drtk.data.readers import read_passages
 from drtk.data.rows import dump, parse_passage, parse_row
+from drtk.data.tables import is_hub_dataset
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
@@ -57,7 +58,7 @@ class CorpusStore:
 
         Raises RecordError for an invalid passage or a repeated id, DrtkError for a stream or a missing file.
         """
-        if is_stream(str(source)):
+        if is_stream(str(source)) or is_hub_dataset(str(source)):
             raise DrtkError(
                 f"{get_source_name(str(source))}: the corpus must be a file, because its passages are looked up by id; write it to a file first"
             )

@@ -28,7 +28,10 @@ MODULES = {  # suffix -> modules that its parser needs
     ".pdf": ("pypdfium2",),
 }
 PACKAGES = ("beautifulsoup4", "lxml", "mammoth", "markdown-it-py", "markdownify", "pathspec", "pypdfium2")
-_NAVIGATION = "nav, footer, script, style, template, noscript, .headerlink, [role=navigation], [role=search]"
+_NAVIGATION = (
+    "nav, footer, script, style, template, noscript, .headerlink, [role=navigation], [role=search], .nav-panel, "
+)
+_NAVIGATION += "div.header:has(a[accesskey])"  # of Texinfo
 _BLOCKS = ["table", "pre", "ul", "ol", "dl", "h1", "h2", "h3", "h4", "h5", "h6"]  # a table with these is for layout
 _FRONT_MATTER = re.compile(r"\A---\n(.*?\n)(?:---|\.\.\.)\n", re.DOTALL)
 _FRONT_TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE)

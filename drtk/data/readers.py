@@ -21,6 +21,7 @@ import orjson
 from drtk.data.examples import ParsedExample, parse_example_row, parse_result_hits
 from drtk.data.json_arrays import iter_array_rows
 from drtk.data.rows import (
+    EXAMPLE,
     Row,
     describe_json_error,
     is_example,
@@ -263,7 +264,15 @@ def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[P
         is_known = all(map(bytes.isdigit, columns)) or columns[:1] == [QRELS_HEADER[0].encode()]
         if len(columns) in (2, 3) and not is_known:
             return iter(
-                [(1, ValueError("columns without names; add a header line, such as query<TAB>positive<TAB>negative"))]
+                [
+                    (
+                        1,
+                        ValueError(
+                            "columns without names; before texts, add a header line, such as query<TAB>positive<TAB>negative; "
+                            f"write ids as lines such as {EXAMPLE}"
+                        ),
+                    )
+                ]
             )
     return parse_rows(iter_json_rows(source, tracker), parse_example_row)
 
@@ -311,7 +320,10 @@ def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
     """Yield the hits of a TREC run, of MS MARCO's ranked pairs or top-1000 candidates (score 1/rank), or of DPR's results."""
     if _is_json(source, tracker):
         yield from _iter_result_hits(source, tracker)
-    elif len(_peek_line(source, tracker).split()) == 3:
+    elif len(line := _peek_line(source, tracker).split()) == 3:
+        if is_id_triple(b"\t".join(line)):
+            yield 1, ValueError("a triple of ids (query, positive, negative), not a hit; use `as` examples")
+            return
         yield from _iter_ranked_pairs(source, tracker)
     elif _is_candidates_file(source, tracker):
         yield from _iter_candidates(source, tracker)

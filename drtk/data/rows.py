@@ -71,6 +71,9 @@ def is_too_deep(line: bytes, row: Row) -> bool:
     return bool(level)
 
 
+EXAMPLE = '{"query_id": "1", "positives": ["2"], "negatives": ["3"]}'  # a training example, for messages
+
+
 def is_faiss_index(head: bytes) -> bool:
     """Return whether a file that begins with `head` is a faiss index."""
     return re.match(rb"I[xwH][A-Za-z0-9]{2}.{0,8}\0", head, re.DOTALL) is not None
@@ -92,8 +95,7 @@ def describe_json_error(text: bytes, error: orjson.JSONDecodeError) -> str:
     if "depth" in error.msg:  # "depth limit exceeded", in older versions of orjson "recursion depth exceeded"
         return TOO_DEEP
     if re.fullmatch(rb"\d+\t\d+\t\d+", text.strip()):
-        example = '{"query_id": "1", "positives": ["2"], "negatives": ["3"]}'
-        return f"three numbers, but MS MARCO's triples have passage ids above 999; write lines such as {example}"
+        return f"three numbers, but MS MARCO's triples have passage ids above 999; write lines such as {EXAMPLE}"
     if error.msg.startswith("unexpected end"):
         return f"not JSON: ends after {len(text):,} bytes; the line is incomplete"
     if error.msg.startswith("unexpected content after"):

@@ -118,7 +118,7 @@ def _convert_errors(name: str) -> Iterator[None]:
     except DrtkError:
         raise
     except Exception as error:
-        problem = (str(error) or type(error).__name__).splitlines()[0]
+        problem = (str(error) or type(error).__name__).splitlines()[0].replace("`", "'")  # they name no options
         raise DrtkError(f"{name}: cannot be loaded ({problem}); check the name and its files") from error
 
 

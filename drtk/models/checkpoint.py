@@ -20,7 +20,7 @@ from drtk.models.encoder import Dense, Encoder
 from drtk.models.exported_backbone import ExportedBackbone, find_exported_file
 from drtk.models.lm_head import LM_HEAD, LMHead, build_masked_lm, get_head_path, load_lm_head
 from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
-from drtk.models.model_folder import EncodingConfig, Role, read_layout, write_layout, write_sparse_layout
+from drtk.models.model_folder import MODULES, EncodingConfig, Role, read_layout, write_layout, write_sparse_layout
 from drtk.runtime.atomic import set_default_permissions, write_json
 from drtk.runtime.integrity import compute_content_digest, read_object
 from drtk.runtime.progress import silence_transformers
@@ -87,28 +87,32 @@ def load_encoder(
     strict: reject overrides that contradict the training of a drtk model
     weights: False: build the backbone without weights, on the meta device
     model_file: ONNX or OpenVINO file of the backbone in the folder, to run instead of the weights
+    A plain transformers model gets CLS pooling, or the last token with causal attention, and no normalization.
     Raises MismatchError for a folder without an encoder, or overrides that contradict its training or do not fit it,
     UsageError for an unknown pooling, DrtkError for a damaged folder.
     """
     from transformers import AutoModel, AutoModelForTextEncoding
 
     layout = read_layout(folder)
+    is_plain = not layout.strict and not (folder / MODULES).exists()
     with report_load_errors(folder, "cannot be loaded as an encoder"):
         config = load_config(layout.backbone)
         loader = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
-        backbone: Any
-        if model_file is not None:
-            backbone = ExportedBackbone(find_exported_file(folder, layout.backbone, model_file), config)
-        elif weights:
+        backbone: Any = None
+        if weights and model_file is None:
             backbone, _ = load_weights(loader, layout.backbone)
-        else:
+        elif is_plain or model_file is None:
             with torch.device("meta"):
                 backbone = loader.from_config(config, dtype=torch.float32, trust_remote_code=is_remote_code_trusted())
+        has_causal_default = is_plain and _has_causal_attention(backbone)
+        if model_file is not None:
+            backbone = ExportedBackbone(find_exported_file(folder, layout.backbone, model_file), config)
         tokenizer = load_tokenizer(layout.backbone, config)
         dense = [_load_dense(path) for path in layout.dense]
     max_length = get_max_length(tokenizer, config)
     encoding = replace(
         layout.encoding,
+        pooling=("lasttoken",) if has_causal_default else layout.encoding.pooling,
         query_length=layout.encoding.query_length or max_length,
         passage_length=layout.encoding.passage_length or max_length,
     ).override(overrides or {}, strict=strict and layout.strict, folder=str(folder))
@@ -210,6 +214,15 @@ def add_lowercasing(tokenizer: Any) -> None:
     parts = list(normalizer) if isinstance(normalizer, Sequence) else [normalizer] if normalizer is not None else []  # type: ignore[call-overload]
     if not any(isinstance(part, Lowercase) for part in parts):
         backend.normalizer = Sequence([Lowercase(), *parts])
+
+
+def _has_causal_attention(backbone: nn.Module) -> bool:
+    """Return whether tokens attend only to earlier tokens, so the first token does not depend on the text."""
+    config: Any = backbone.config
+    is_bidirectional = (
+        getattr(config, "use_bidirectional_attention", False) or getattr(config, "is_causal", True) is False
+    )
+    return not is_bidirectional and any(getattr(module, "is_causal", False) for module in backbone.modules())
 
 
 def _load_dense(path: Path) -> Dense:

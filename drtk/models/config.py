@@ -49,8 +49,8 @@ class VectorSettings:
 
     pooling: str | None = option(
         None,
-        "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken, splade (sparse). [default: the model's, or "
-        "cls]",
+        "Pooling: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken, splade (sparse). [default: the model's, else "
+        "cls, or lasttoken with causal attention]",
         metavar="NAME",
     )
     normalize: bool | None = option(None, "Normalize vectors to unit length. [default: the model's]")

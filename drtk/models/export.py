@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import warnings
 from collections.abc import Sequence
@@ -103,7 +104,10 @@ def _write_onnx(model: TextEncoder, path: Path) -> None:
     import onnxruntime
 
     names = ["input_ids", "attention_mask"]
-    names += ["token_type_ids"] * ("token_type_ids" in model.tokenizer.model_input_names)
+    accepted = inspect.signature(model.encoder.backbone.forward).parameters
+    names += ["token_type_ids"] * (
+        "token_type_ids" in accepted and "token_type_ids" in model.tokenizer.model_input_names
+    )
     axes = {name: {0: "batch", 1: "sequence"} for name in (*names, "last_hidden_state")}
     module = _BackboneModule(model.encoder.backbone, names).eval()
     with warnings.catch_warnings(), torch.inference_mode():

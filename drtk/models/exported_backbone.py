@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +41,28 @@ class ExportedBackbone(nn.Module):
     def _load(self, device: torch.device) -> Run:
         is_onnx = self.path.suffix == ".onnx"
         with convert_import_error("onnxruntime" if is_onnx else "openvino", str(self.path)):
+            importlib.import_module("onnxruntime" if is_onnx else "openvino")
+        with self._convert_errors("cannot be loaded"):
             return _load_onnx(self.path, device) if is_onnx else _load_openvino(self.path)
+
+    @contextmanager
+    def _convert_errors(self, problem: str) -> Iterator[None]:
+        """Convert the errors of onnxruntime and openvino, which are of many types, to DrtkError."""
+        try:
+            yield
+        except DrtkError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise DrtkError(f"{self.path}: {problem}: {reason[:300]}; export the model again") from error
 
     def forward(self, **inputs: Tensor) -> HiddenStates:
         """Return the hidden states. inputs: token ids, mask and segments, each (texts, tokens)"""
         device = inputs["input_ids"].device
         if self._run is None:
             self._run = self._load(device)
-        hidden = self._run({name: values.numpy(force=True) for name, values in inputs.items()})
+        with self._convert_errors("cannot be run"):
+            hidden = self._run({name: values.numpy(force=True) for name, values in inputs.items()})
         return HiddenStates(torch.from_numpy(hidden).to(device))
 
 
@@ -56,10 +72,7 @@ def _load_onnx(path: Path, device: torch.device) -> Run:
     # Not all available providers: TensorRT, the first of them, compiles the model for minutes.
     has_cuda = device.type == "cuda" and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
     providers: list[Any] = [("CUDAExecutionProvider", {"device_id": device.index or 0})] if has_cuda else []
-    try:
-        session = onnxruntime.InferenceSession(path, providers=[*providers, "CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime raises many types
-        raise DrtkError(f"{path}: cannot be loaded: {error}; export the model again") from error
+    session = onnxruntime.InferenceSession(path, providers=[*providers, "CPUExecutionProvider"])
     names = _check_inputs([item.name for item in session.get_inputs()], path)
     output = _choose_output([item.name for item in session.get_outputs()], path)
 

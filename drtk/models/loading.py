@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -37,10 +38,12 @@ def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
     except DrtkError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()
-        raise DrtkError(
-            f"{folder}: {problem}: {reason[0].rstrip('.') if reason else repr(error)}; restore the folder or use another model"
-        ) from error
+        reason = (
+            (str(error).strip() or repr(error)).splitlines()[0].rstrip(".").replace("`", "'")
+        )  # they name no options
+        if isinstance(error, UnpicklingError):  # torch advises to load the file unsafely
+            reason = "a PyTorch file is damaged or contains code"
+        raise DrtkError(f"{folder}: {problem}: {reason}; restore the folder or use another model") from error
 
 
 def load_config(folder: Path) -> Any:

@@ -55,6 +55,7 @@ def resolve_model_folder(model: str, *, file: str | None = None) -> Path:
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise DrtkError(f"{model}: no such folder")
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     allowed = [*_ALLOW_PATTERNS, "*.py"] if is_remote_code_trusted() else _ALLOW_PATTERNS
@@ -65,9 +66,8 @@ def resolve_model_folder(model: str, *, file: str | None = None) -> Path:
             snapshot_download(name, revision=revision or None, allow_patterns=allowed, ignore_patterns=_IGNORE_PATTERNS)
         )
     except LocalEntryNotFoundError as error:
-        raise DrtkError(
-            f"{model}: no such folder, not in the hub's cache, and the hub cannot be reached; check the name and the network"
-        ) from error
+        reason = "HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else "the hub cannot be reached"
+        raise DrtkError(f"{model}: no such folder, not in the hub's cache, and {reason}; check the name") from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).splitlines()[0]
         advice = "begin an endpoint with http://" if "#" in model else "check the name"
@@ -195,7 +195,7 @@ class UnsupportedModulesError(MismatchError):
 def read_layout(folder: Path) -> ModelLayout:
     """Return the layout of a folder of drtk, sentence-transformers or transformers.
 
-    A plain transformers encoder gets CLS pooling without normalization.
+    A plain transformers encoder gets CLS pooling without normalization (`load_encoder` changes it for causal attention).
     Raises MismatchError for a folder without a model, or with a module that drtk does not support.
     """
     if (folder / MODULES).exists():

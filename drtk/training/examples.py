@@ -159,7 +159,7 @@ class PackedExamples:
                 )
             elif negatives and not len(self.get_negatives(index)):
                 error = DrtkError(
-                    f"{location}: query '{query_id}' has no negatives; mine them with `drtk mine-negatives`"
+                    f"{location}: query '{query_id}' has no negatives; mine them with `drtk mine-negatives`, or train a retriever with `negatives` 0"
                 )
             elif absent and (id := self._find_absent_id(index, absent)) is not None:
                 missing = _describe_missing(len(absent), self.passage_ids)

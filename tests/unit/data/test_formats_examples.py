@@ -143,7 +143,8 @@ def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
     for rows in ("q0\td0\td1\n", "what is lift\tan upward force\n"):
         plain.write_text(rows)
         with pytest.raises(
-            RecordError, match=r"triples\.tsv:1: columns without names; add a header line, such as query<TAB>"
+            RecordError,
+            match=r"triples\.tsv:1: columns without names; before texts, add a header line, such as query<TAB>",
         ):
             list(read_examples(str(plain)))
     headed.write_text("anchor\tpositive\nwho\n")
@@ -161,6 +162,8 @@ def test_triples_of_ids_are_grouped_by_query(tmp_path: Path) -> None:
         Example("7", ("1000", "1001"), ("2000", "2001")),
         Example("8", ("1000",), ("2002",)),
     ]
+    ((_, error),) = readers.iter_hits(str(path), InputTracker())
+    assert "a triple of ids (query, positive, negative), not a hit" in str(error)
 
 
 def test_candidates_of_ms_marco_are_passages_queries_and_hits(tmp_path: Path) -> None:

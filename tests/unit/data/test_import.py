@@ -67,7 +67,7 @@ def test_a_folder_of_texts(capfd: Capture, tmp_path: Path) -> None:
     write(folder / "sub/my 100% notes.txt", "\ufeffPlain text.\n")
     write(
         folder / "page.html",
-        "<title>Site</title><nav>Menu</nav><main><h1>Wings<a class=headerlink>¶</a></h1><p>Lift <a href=x>grows</a><h2>Drag</h2>"
+        "<title>Site</title><nav>Menu</nav><div class=header>Next: <a accesskey=n href=y>Drag</a></div><main><h1>Wings<a class=headerlink>¶</a></h1><p>Lift <a href=x>grows</a><h2>Drag</h2>"
         "<table><tr><td><pre>a  b</pre></table><table><tr><th>x<th>y<tr><td>1<td>2</table><script>no()</script></main><p>Imprint",
     )
     cells = [

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from transformers import DistilBertConfig, DistilBertModel
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models import export
+from drtk.models.checkpoint import load_encoder, save_pretrained_model
 from drtk.models.config import EncodeSettings
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.integrity import read_json
@@ -39,6 +42,20 @@ def test_the_float32_file_computes_the_vectors_of_the_weights(
     np.testing.assert_allclose(embed(tmp_path / "out"), embed(model), atol=1e-6)
     np.testing.assert_allclose(embed(tmp_path / "out", file), embed(model), atol=1e-5)
     assert {path.stem for path in (tmp_path / "out" / file).parent.iterdir()} == {Path(file).stem}
+
+
+def test_a_backbone_without_segments_is_exported(tmp_path: Path, capfd: Capture) -> None:
+    model = load_encoder(save_tiny_encoder(tmp_path / "bert"))  # its tokenizer returns segments
+    size: dict[str, Any] = {
+        "vocab_size": len(model.tokenizer),
+        "dim": 32,
+        "n_layers": 1,
+        "n_heads": 4,
+        "hidden_dim": 32,
+    }
+    save_pretrained_model(DistilBertModel(DistilBertConfig(**size)), model.tokenizer, tmp_path / "model")
+    run_command(capfd, "export", tmp_path / "model", "--quantize", "none", "-o", tmp_path / "out")
+    np.testing.assert_allclose(embed(tmp_path / "out", "onnx/model.onnx"), embed(tmp_path / "model"), atol=1e-5)
 
 
 @pytest.mark.parametrize(

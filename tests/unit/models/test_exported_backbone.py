@@ -101,6 +101,14 @@ def test_files_that_cannot_be_run_are_rejected(folder: Path, tmp_path: Path) -> 
     (folder / "onnx" / "damaged.onnx").write_bytes(b"x")
     with pytest.raises(DrtkError, match=r"damaged\.onnx: cannot be loaded"):
         embed(folder, "onnx/damaged.onnx")
+    (folder / "onnx" / "damaged.xml").write_bytes(b"x")
+    pytest.importorskip("openvino")
+    with pytest.raises(DrtkError, match=r"damaged\.xml: cannot be loaded: .*; export the model again$"):
+        embed(folder, "onnx/damaged.xml")
+    smaller = save_tiny_encoder(tmp_path / "smaller", vocab_size=60)
+    export(smaller, folder / "onnx" / "smaller.onnx", output="last_hidden_state")
+    with pytest.raises(DrtkError, match=r"smaller\.onnx: cannot be run: .*; export the model again$"):
+        embed(folder, "onnx/smaller.onnx")
     export(
         folder,
         folder / "onnx" / "positions.onnx",

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from drtk.errors import MismatchError
-from drtk.models.config import CrossEncoderSettings
+from drtk.models.config import CrossEncoderSettings, EncodeSettings
 from drtk.models.cross_encoder import CrossEncoderScorer
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.progress import silence_transformers
@@ -49,6 +49,19 @@ def test_decoder_only_encoders_compute_the_vectors_of_sentence_transformers(
     ):
         vectors = Embedder(str(tmp_path / "m"), role=role, device="cpu")(texts)  # type: ignore[arg-type]
         np.testing.assert_allclose(vectors, encode(texts), atol=1e-5)
+
+
+def test_the_default_pooling_of_decoder_only_models_is_the_last_token(tmp_path: Path) -> None:
+    save(tmp_path / "causal", "Qwen3Model", train_tokenizer(end="", side="right"), **SIZE, head_dim=8)
+    texts = [row["text"] for row in PASSAGES]
+
+    def embed(model: str, **settings: Any) -> np.ndarray:
+        return Embedder(str(tmp_path / model), role="passage", settings=EncodeSettings(**settings), device="cpu")(texts)
+
+    np.testing.assert_array_equal(embed("causal"), embed("causal", pooling="lasttoken"))
+    settings: Any = {"head_dim": 8, "use_bidirectional_attention": True}
+    save(tmp_path / "bidirectional", "Gemma3TextModel", train_tokenizer(end="", side="right"), **SIZE, **settings)
+    np.testing.assert_array_equal(embed("bidirectional"), embed("bidirectional", pooling="cls"))
 
 
 def make_pairs() -> list[tuple[str, str]]:

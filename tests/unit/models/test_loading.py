@@ -254,3 +254,14 @@ def test_an_unknown_model_type_without_code_is_a_one_line_error(folders: dict[st
     with pytest.raises(DrtkError, match="does not recognize this architecture") as caught:
         load_encoder(copy_with_config(folders["encoder"], tmp_path / "m", model_type="x"))
     assert "\n" not in str(caught.value)
+    assert "`" not in str(caught.value)  # names in backquotes would be printed as options
+
+
+def test_a_damaged_pytorch_file_is_reported_without_the_advice_to_load_it_unsafely(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = copy_with_config(folders["encoder"], tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"c__builtin__\neval\n")
+    with pytest.raises(DrtkError, match="a PyTorch file is damaged or contains code; restore the folder"):
+        load_encoder(folder)

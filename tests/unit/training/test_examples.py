@@ -51,7 +51,12 @@ def test_packed_examples_are_restored_unchanged():
             0,
             r"ex\.jsonl:2: the corpus has no 'd'; 2 of the 5 ids in the examples are missing; use the file",
         ),
-        ("q1 q2 q3", "abcde", 1, r"ex\.jsonl:3: query 'q3' has no negatives; mine them with `drtk mine-negatives`$"),
+        (
+            "q1 q2 q3",
+            "abcde",
+            1,
+            r"ex\.jsonl:3: query 'q3' has no negatives; mine them with `drtk mine-negatives`, or train a retriever with `negatives` 0$",
+        ),
     ],
 )
 def test_missing_texts_and_negatives_are_reported(queries: str, ids: str, negatives: int, told: str):
