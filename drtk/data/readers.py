@@ -204,7 +204,9 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     """Yield the passages of a corpus, or the distinct passages in training data or MS MARCO's top-1000 candidates."""
     if os.path.isdir(source) and not is_table(source):
         advice = f"drtk import {source}"
-        if os.path.isfile(f"{source}/index") and os.path.isfile(f"{source}/docid"):  # Pyserini's faiss indexes
+        if os.path.isfile(f"{source}/meta.json"):
+            advice = f"drtk show {source}"  # made by drtk, but no corpus
+        elif os.path.isfile(f"{source}/index") and os.path.isfile(f"{source}/docid"):  # Pyserini's faiss indexes
             advice = f"drtk index {source}/index --ids {source}/docid"
         elif glob(f"{escape(source)}/segments_*"):
             advice = f"drtk search {source} QUERIES"  # a Lucene index
