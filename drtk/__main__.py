@@ -1,6 +1,7 @@
 """Entry point of the command drtk and of python -m drtk."""
 
 import gc
+import signal
 
 
 def main() -> None:
@@ -8,8 +9,10 @@ def main() -> None:
     gc.set_threshold(
         100_000
     )  # records are millions of small objects without cycles; by default, garbage collection takes a fifth of mining
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends the process at once
     from drtk.cli.main import run
 
+    signal.signal(signal.SIGINT, before)
     run()
 
 

@@ -81,6 +81,7 @@ ADVICE: dict[str, dict[str, str]] = {
     "encode": {
         "sparse": "sparse encoders are recognized by their model folder; for a plain masked language model, give --pooling splade"
     },
+    "report": {"examples": "did you mean --moved?"},
     "train-retriever": {"sparse": "did you mean --head sparse?"},
 }
 

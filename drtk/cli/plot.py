@@ -19,9 +19,7 @@ def plot(
     kind: Annotated[
         str, make_argument("KIND", "Kind of plot: recall, training, differences, scores, space or cosine.")
     ],
-    inputs: Annotated[
-        list[str], make_argument("[NAME=]INPUT…", "Runs, training logs, models or embeddings, depending on KIND.")
-    ],
+    inputs: Annotated[list[str], make_argument("[NAME=]INPUT…", "Runs, training logs, or models, depending on KIND.")],
     output: Output = "-",
     *,
     qrels: Qrels | None = None,

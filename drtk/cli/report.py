@@ -27,8 +27,8 @@ def report(
 ) -> None:
     """Compare runs in a report with measures, significance tests and a figure.
 
-    Writes report.json, report.md and report.png, and prints the report: the output of drtk compare, the effect of a
-    fusion, and the change of the training loss.
+    Writes report.json, report.md and report.png, and prints the report without single queries: the tables
+    of drtk compare, the effect of a fusion, and the change of the training loss.
 
     Examples:
     drtk report bm25=bm25.run dense=dense.run --qrels qrels.tsv -o report

@@ -202,6 +202,7 @@ def _parse_quoted(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     for number, line in lines:
         if not line.strip():
             continue
+        before = reader.line_num
         try:
             if b'"' in line:
                 first.append(line)
@@ -210,7 +211,14 @@ def _parse_quoted(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
                 columns = _decode_line(line).split("\t")
             id, text, title = _check_columns(columns, 3)
         except csv.Error as error:
-            yield number, ValueError(f"not quoted as by csv: {error}; correct the quotes")
+            reason = "a carriage return outside quotes" if "new-line" in str(error) else error
+            end = number + reader.line_num - before
+            yield (
+                number,
+                ValueError(f"not quoted as by csv (lines {number} to {end - 1}): {reason}; correct the quotes"),
+            )
+            for lost in range(number + 1, end):  # each counts as skipped
+                yield lost, ValueError(f"part of the row of line {number}, which is not quoted as by csv")
             continue
         except ValueError as error:
             yield number, error

@@ -12,7 +12,7 @@ BY = "Score passages, or source documents by their best passage (MaxP)."
 DROP = "Ignore the document with the query's id (as in BEIR)."
 MATCH = "Match answers by tokens (as in DPR) or as regular expressions."
 MEASURES = "Measures, separated by spaces or commas: nDCG@10, recall@100, RR(rel=2)@10, P_30 …"
-MOVED = "Print the N queries with the largest gains and the N with the largest losses."
+MOVED = "Show the N queries with the largest gains and the N with the largest losses."
 DIGITS = "Number of decimals to print, 0 to 17."
 
 

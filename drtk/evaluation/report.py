@@ -110,7 +110,8 @@ class Report:
         paragraphs = [] if self.overlap is None else [self.overlap.describe()]
         paragraphs += [] if self.loss is None else [describe_loss(self.loss)]
         if markdown:
-            figure = [f"![Measures by system, recall by depth, loss by step]({PLOT_FILE})"] * self.has_plot
+            panels = "Measures by system, recall by depth" + ", loss by step" * (self.loss is not None)
+            figure = [f"![{panels}]({PLOT_FILE})"] * self.has_plot
             paragraphs = [*map(escape_markdown, paragraphs), *figure]
         changed = self.changed if markdown else []
         return iter_text_lines(self.comparison, changed, markdown=markdown, paragraphs=paragraphs)

@@ -65,17 +65,17 @@ def _check_scores(passage: Passage, count: int) -> None:
 def find_min_score(passages: Iterable[Passage], share: float) -> float:
     """Return the lowest score of the top-scoring share of all queries, rounded up to whole queries; 0 without queries.
 
-    Memory: 4 bytes per query.
+    Memory: 8 bytes per query.
     """
-    values = array("f")
+    values = array("d")
     for passage in passages:
         values.extend(passage.extra[SCORES])
     if not values:
         return 0.0
-    scores = np.frombuffer(values, dtype=np.float32)
+    scores = np.frombuffer(values, dtype=np.float64)
     count = ceil(Fraction(str(share)) * len(scores))  # exact: 0.7 * 10 as floats could be rounded up to 8
     scores.partition(len(scores) - count)
-    min_score = float(str(scores[-count]))  # shortest decimal, for use as `min_score`
+    min_score = float(scores[-count])
     log(f"keeping queries with scores of at least {min_score}")
     return min_score
 
@@ -94,7 +94,7 @@ class QueryFilter(BatchFunction):
             from drtk.models.cross_encoder import load_scorer
 
             self._scorer, self._title = load_scorer(settings.scorer, settings, device=device)
-        self._min_score = np.float32(-inf if settings.min_score is None else settings.min_score)
+        self._min_score = -inf if settings.min_score is None else settings.min_score
         self._with_scores, self._bare = settings.scores, bare
 
     def prepare(self, records: list[Passage]) -> tuple[list[Passage], Pairs | None]:
@@ -112,7 +112,7 @@ class QueryFilter(BatchFunction):
             scores = [score for passage in passages for score in passage.extra[SCORES]]
         else:
             scores = [float(str(score)) for score in self._scorer.compute_scores(pairs)]
-        is_kept = np.array(scores, dtype=np.float32) >= self._min_score
+        is_kept = np.array(scores) >= self._min_score
         lines, start = [], 0
         for passage in passages:
             queries = get_queries(passage)

@@ -187,15 +187,16 @@ def find_damage(folder: Path, manifest: Manifest, *, by_time: bool = False) -> I
 
 
 def check_folder(folder: Path, manifest: Manifest) -> None:
-    """Compare a folder with its manifest: presence and size of all files; in a model folder, of the weights only.
+    """Compare a folder with its manifest: presence and size of all files; in a model folder, only the size of weights.
 
     Raises MismatchError for a difference.
     """
     if not is_manifest(manifest):  # of another program
         return
     for name, problem in find_changed_files(folder, manifest.get("files", {})):
-        if manifest.get("kind") == "model" and not name.endswith(_WEIGHTS):
-            continue  # users may edit it
+        is_edited = problem != "is missing" and not name.endswith((*_WEIGHTS, FOLDER_MANIFEST))
+        if manifest.get("kind") == "model" and (is_edited or name in _UNUSED_FILES):
+            continue
         program = f" with drtk {manifest['program']}" if manifest.get("program") else ""
         raise MismatchError(
             f"{folder / name}: {problem}; rebuild the folder{program} (drtk validate {folder} lists all damage)"

@@ -125,8 +125,13 @@ def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -
         (b"1\ta\n2\t\xff\n", 2, "not UTF-8 at byte 3"),
         (b"a\tb\tc\td\te\n", 1, "got 5"),
         (b"query-id\tcorpus-id\tscore\nq\td\t1\n", 1, "the header of judgments"),
-        (b'id\ttext\ttitle\n1\t"open\tt\n2\tb\tt\n', 2, "not quoted as by csv: unexpected end of data"),
-        (b'id\ttext\ttitle\n1\t"a" b\tt\n', 2, "not quoted as by csv: '\t' expected after '\"'; correct the quotes"),
+        (b'id\ttext\ttitle\n1\t"open\tt\n', 2, "not quoted as by csv (lines 2 to 2): unexpected end of data"),
+        (b'id\ttext\ttitle\n1\t"a"\tb\rc\n', 2, "a carriage return outside quotes"),
+        (
+            b'id\ttext\ttitle\n1\t"a" b\tt\n',
+            2,
+            "not quoted as by csv (lines 2 to 2): '\t' expected after '\"'; correct the quotes",
+        ),
         (b'id\ttext\ttitle\n1\t"a\x00"\tt\n', 2, "contains a NUL byte"),
         (b'id\ttext\ttitle\n1\t"a\n\xff"\tt\n', 2, "not UTF-8 at byte 1"),
         (b'[{"_id":"1","text":"a"},\n{"_id":"2","te', 2, "the array ends in or after element 1"),
@@ -150,14 +155,16 @@ def test_bad_records_are_reported_with_their_line_and_can_be_skipped(
 def test_an_unclosed_quote_invalidates_the_lines_to_the_next_quote(tmp_path: Path) -> None:
     lines = b"".join(b'%d\t"text ""%d"" here"\tt\n' % (number, number) for number in range(50))
     (tmp_path / "corpus").write_bytes(b'id\ttext\ttitle\nx\t"open\tt\n' + lines)
-    actual = list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=1)))
+    with pytest.raises(RecordError, match=r"corpus:3: part of the row of line 2, which is not quoted as by csv"):
+        list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=1)))
+    actual = list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=2)))
     assert [passage.id for passage in actual] == [str(number) for number in range(1, 50)]
     assert actual[2].text == 'text "3" here'
 
 
 def test_a_quoted_field_is_limited(tmp_path: Path) -> None:
     (tmp_path / "corpus").write_bytes(b'id\ttext\ttitle\nx\t"open' + b"." * (1 << 24) + b"\tt\n1\ttext\tt\n")
-    with pytest.raises(RecordError, match=r"corpus:2: not quoted as by csv: field larger than field limit"):
+    with pytest.raises(RecordError, match=r"corpus:2: not quoted as by csv .*: field larger than field limit"):
         list(read_passages(str(tmp_path / "corpus")))
     actual = list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=1)))
     assert actual == [Passage("1", "text", "t")]
