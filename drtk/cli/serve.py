@@ -24,6 +24,10 @@ def serve(
         str | None, make_option("--corpus FILE", "Corpus of the texts. [default: the indexed corpus]")
     ] = None,
     measures: Annotated[str, make_option("--measures NAMES", "Measures of each judged query.")] = "nDCG@10 RR@10 R@100",
+    prompt: Annotated[
+        str | None,
+        make_option("--prompt TEXT", "Text to put before each query of dense indexes. [default: the model's]"),
+    ] = None,
     port: Annotated[int, make_option("--port N", "Port on 127.0.0.1; 0: a free one.", min=0)] = 8000,
 ) -> None:
     """Start a local page that shows the results of several systems side by side.
@@ -56,7 +60,7 @@ def serve(
         raise DrtkError(f"port {port} {problem}; choose another with --port") from error
     with socket:
         socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # otherwise an answer waits 40 ms for the client's delayed ACK
-        systems = Systems(folders, corpus=corpus, queries=queries, qrels=qrels, measures=measures)
+        systems = Systems(folders, corpus=corpus, queries=queries, qrels=qrels, measures=measures, prompt=prompt)
         log(f"serve: http://127.0.0.1:{socket.getsockname()[1]} (Ctrl-C ends it)")
         with suppress(KeyboardInterrupt):  # uvicorn stops, then raises the signal again
             uvicorn.Server(uvicorn.Config(create_app(systems), log_level="warning")).run(sockets=[socket])

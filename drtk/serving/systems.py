@@ -101,11 +101,12 @@ class SearchSystem:
     """An index that is searched with query texts, one search at a time.
 
     corpus: as in `PassageLookup`
+    prompt: text to put before queries that are encoded; None: the model's
     Raises MismatchError for vectors without a recorded encoder, and the errors of `IndexGroup`.
     """
 
-    def __init__(self, name: str, folder: str, corpus: str | None = None) -> None:
-        self.name, settings = name, SearchSettings()
+    def __init__(self, name: str, folder: str, corpus: str | None = None, *, prompt: str | None = None) -> None:
+        self.name, settings = name, SearchSettings(prompt=prompt)
         self.group = IndexGroup([folder], settings)
         if self.group.needs_encoder and not (self.group.encoder or {}).get("model"):
             raise MismatchError(
@@ -126,6 +127,7 @@ class Systems:
     folders: index folder by name of the system
     corpus: file of the passages; None uses the corpora recorded in the indexes; a system without one uses another system's
     measures: measures that are computed for each judged query, separated by spaces or commas
+    prompt: as in `SearchSystem`
     Raises MismatchError if no corpus is found, or if no query is judged, and the errors of loading an encoder.
     """
 
@@ -137,9 +139,10 @@ class Systems:
         queries: str | None = None,
         qrels: str | None = None,
         measures: str = "nDCG@10 RR@10 R@100",
+        prompt: str | None = None,
     ) -> None:
         self._reported: set[str] = set()  # systems with another corpus
-        self.systems = [SearchSystem(name, folder, corpus) for name, folder in folders.items()]
+        self.systems = [SearchSystem(name, folder, corpus, prompt=prompt) for name, folder in folders.items()]
         for system in self.systems:  # loads the encoders, so that a missing one is reported at the start
             system.search([Query("start", "a")], 1)
         with_corpus = [system for system in self.systems if system.passages.names]

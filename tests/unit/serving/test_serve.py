@@ -187,10 +187,17 @@ def test_vectors_without_encoder_are_rejected_at_the_start(cwd: Path, capfd: Cap
         Systems({"dense": "dense"}, corpus="c.jsonl")
 
 
-def test_a_missing_encoder_is_reported_at_the_start(cwd: Path, capfd: Capture) -> None:
+def test_queries_get_the_given_prompt_and_a_missing_encoder_is_reported(cwd: Path, capfd: Capture) -> None:
     model = save_tiny_encoder(cwd / "model")
     run_command(capfd, "encode", "c.jsonl", "--model", model, "-o", "vectors")
     run_command(capfd, "index", "vectors", "--type", "exact", "-o", "dense")
+    write_rows(cwd / "q.jsonl", [{"_id": "q1", "text": "gear"}])
+    run = run_command(capfd, "search", "dense", "q.jsonl", "--prompt", "find ")
+    (system,) = Systems({"dense": "dense"}, prompt="find ").search("gear", 4)
+    assert [(hit.id, f"{hit.score:.4f}") for hit in system.hits] == [
+        (id, f"{float(score):.4f}") for _, _, id, _, score, _ in map(str.split, run.splitlines())
+    ]
+    assert system.hits != next(Systems({"dense": "dense"}).search("gear", 4)).hits
     model.rename(cwd / "moved")
     with pytest.raises(DrtkError, match="model"):
         Systems({"dense": "dense"})
