@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -109,33 +107,6 @@ def write_text(path: Path, text: str) -> Path:
     """Write a text file; return its path."""
     path.write_text(text, encoding="utf-8")
     return path
-
-
-# Audit events are raised by every open, rename and import, so the process stops at the first of them after the file was made.
-STOPPING = """
-import os, signal, sys
-
-pid, file, stopped = os.getpid(), sys.argv.pop(1), []
-
-def stop(*_):
-    if not stopped and os.getpid() == pid and os.path.exists(file):
-        stopped.append(file)
-        os.kill(pid, signal.SIGSTOP)
-
-sys.addaudithook(stop)
-from drtk.__main__ import main
-
-main()
-"""
-
-
-def stop_at(file: Path, *arguments: object, **options: Any) -> subprocess.Popen[bytes]:
-    """Run `drtk ARGUMENTS` in a process that stops itself as soon as `file` exists; return the stopped process."""
-    program = [sys.executable, "-c", STOPPING, str(file), *map(str, arguments)]
-    running = subprocess.Popen(program, **{"stderr": subprocess.DEVNULL} | options)
-    _, status = os.waitpid(running.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status), f"the command ended before {file} existed"
-    return running
 
 
 def kill_at(file: Path, *arguments: object) -> None:

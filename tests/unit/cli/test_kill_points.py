@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from drtk.cli.decorators import filter_command, folder_command
 from drtk.data.embeddings import ShardWriter, digest_records
@@ -82,11 +81,9 @@ def is_killed_at(number: int, act: Callable[[], None]) -> bool:
     return status != 0
 
 
-def recover_from_every_kill(name: str) -> None:
+def recover_from_every_kill(name: str, home: Path) -> None:
     """Kill a command at each call, for a new and for an existing output; run it again with several flags."""
-    function, every, content = COMMANDS[name]
-    filtering.JOURNAL_EVERY = every
-    home = Path.cwd()
+    function, content = COMMANDS[name]
     for over in (False, True):
         place = home / f"over-{over}"
         begin, killed, again = place / "begin", place / "killed", place / "again"
@@ -129,21 +126,18 @@ def recover_from_every_kill(name: str) -> None:
         assert number > 15  # enough calls are counted
 
 
-COMMANDS: dict[str, tuple[Any, float, bytes]] = {  # function, JOURNAL_EVERY, input
-    "copy": (copy, 0.0, b"a\nb\nc\n"),
-    "shelve": (shelve, 0.0, b"a\nb\n"),
-    "index": (index, 0.0, b"a\nb\n"),
-}
+COMMANDS = {"copy": (copy, b"a\nb\nc\n"), "shelve": (shelve, b"a\nb\n"), "index": (index, b"a\nb\n")}  # and the input
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_kill_at_any_call_is_recovered_from(name, tmp_path):
+def test_a_kill_at_any_call_is_recovered_from(tmp_path):
     # In a process of its own: forks of this one, which may have imported torch, are slow.
-    command = [sys.executable, "-m", __spec__.name, name]
+    command = [sys.executable, "-m", __spec__.name]
     actual = subprocess.run(command, cwd=tmp_path, env=make_environment(), capture_output=True, text=True)
     assert actual.returncode == 0, actual.stderr
 
 
 if __name__ == "__main__":
     os.fsync = lambda handle: None
-    recover_from_every_kill(sys.argv[1])
+    filtering.JOURNAL_EVERY = 0.0
+    for place in [Path.cwd() / name for name in COMMANDS]:
+        recover_from_every_kill(place.name, place)

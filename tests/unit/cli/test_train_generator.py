@@ -171,9 +171,6 @@ def targets(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
     return by_folder
 
 
-Targets = dict[str, dict[str, str]]
-
-
 def test_targets_are_answers_sentences_and_titles(gar_files, data, tmp_path, targets):
     for task in ("gar-answer", "gar-sentence", "gar-title"):
         manifest = train_gar(gar_files, data, tmp_path / task, task=task)
