@@ -27,28 +27,19 @@ PASSAGES, TABLE, EVALUATION = (
 )
 UNREADABLE = [  # a call, the content of its file, and the message; unit tests of readers have more faults
     (PASSAGES, FIRST + b"\n" + b'{"_id": "b", "text": "caf\xe9"}\n', "in.jsonl:3: not UTF-8"),
-    (PASSAGES, FIRST + '{"_id": "b", "text": "two"}'.encode("utf-16-le") + b"\n", "in.jsonl:2: not JSON"),
     (PASSAGES, FIRST + b"null\n", "in.jsonl:2: expected a JSON object, got null"),
-    (PASSAGES, FIRST + b'{"_id": ["b"], "text": "two"}\n', "in.jsonl:2: '_id' must be a string, got a list"),
-    (PASSAGES, FIRST + b'{"_id": "b", "text": "t\x00o"}\n', "in.jsonl:2: not JSON"),
-    (PASSAGES, FIRST + b"\x00\x00\x00\x00\n", "in.jsonl:2: expected a JSON object, got other text"),
     (
         PASSAGES,
         FIRST + b"IxFI\x08\x00\x00\x00",
         "in.jsonl:2: a faiss index, not text; give the ids of its vectors with drtk index --ids",
     ),
     (TABLE, b"IxFI\x08\x00\x00\x00\t", "in.tsv:1: a faiss index, not text; give the ids"),
-    (TABLE, b"a\tone\nb\n", "in.tsv:2: expected 2 columns, got 1"),
     (TABLE, b"id\ttext\ttitle\na\tone\tfirst\nb\ttwo\n", "in.tsv:3: expected 3 columns, got 2"),
     (TABLE, b"a\tone\n\ttwo\n", "in.tsv:2: '_id' is empty"),
-    (TABLE, b"a\tone\na\ttwo\n", "in.tsv:2: duplicate id 'a'"),
     (TABLE, b"a\tone\nb c\ttwo\n", "in.tsv:2: '_id' 'b c' contains white space"),
     (EVALUATION, RUN + b"q0 Q0 d1 2 -inf t\n", "in.run:2: score '-inf' is not finite"),
     (EVALUATION, RUN + b"q0 Q0 d\xff 2 2.0 t\n", "in.run:2: not UTF-8"),
-    (EVALUATION, RUN + b"q0 Q0 d0 2 2.0 t\n", "in.run:2: document 'd0' is listed a second time for query 'q0'"),
     ("eval run --qrels in.qrels", QRELS + b"q0\td1\n", "in.qrels:3: expected 3 columns"),
-    ("eval run --qrels in.qrels", QRELS + b"q0\td1\tnan\n", "in.qrels:3: grade 'nan' is not an integer"),
-    ("eval run --qrels in.qrels", b"q0 0 d0 1\nq0 0 d1 1 x\n", "in.qrels:2: expected 4 columns"),
 ]
 
 
@@ -66,9 +57,6 @@ def test_unreadable_lines_are_reported(call, content, message):
         forgiven = run_successfully(*call.split(), "--skip-bad", "1")
         assert [orjson.loads(row)["_id"] for row in forgiven.out.splitlines()] == ["a"]
         assert "1 skipped" in forgiven.err
-
-
-RUN, QRELS = b"q0 Q0 d0 1 2.5 t\n", b"query-id\tcorpus-id\tscore\nq0\td0\t1\n"
 
 
 def test_an_empty_file_gives_no_records_or_an_error(collection):
@@ -156,7 +144,6 @@ def test_a_full_disk_is_an_error_and_keeps_the_old_output():
     [
         "init-model in.jsonl --vocab-size 2000 --layers 1 --hidden 64 --heads 2 -o out",
         "index in.jsonl --type bm25s -o out",
-        "chunk in.jsonl -o out",
     ],
     ids=lambda arguments: arguments.split()[0],
 )

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gzip
 import io
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import orjson
 import pytest
-import zstandard
 
 from drtk.cli.search import search_and_print
 from drtk.data import run_blocks
@@ -22,8 +20,6 @@ from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.contract.run_drtk import (
     Outcome,
-    build_command,
-    make_environment,
     run_in_process,
     run_process,
     run_successfully,
@@ -86,26 +82,7 @@ def test_the_block_reader_leaves_long_lines_to_the_line_reader(monkeypatch):
         list(iter_judged_documents("run", {"q": {"d": 1}}, InputTracker()))
 
 
-def test_a_decompression_bomb_ends_in_one_line_within_bounded_memory():
-    packer = zstandard.ZstdCompressor().compressobj()
-    with open("bomb.zst", "wb") as file:
-        for _ in range(1100):
-            file.write(packer.compress(bytes(1 << 20)))
-        file.write(packer.flush())
-    limited = [
-        "sh",
-        "-c",
-        'ulimit -v 1400000; exec "$@"',
-        "sh",
-        *build_command("convert", "bomb.zst", "--as", "passages"),
-    ]
-    outcome = subprocess.run(limited, capture_output=True, text=True, check=False, env=make_environment())
-    assert outcome.returncode == 1
-    assert outcome.stderr.startswith("drtk: bomb.zst:1: line longer than 256 MiB; ")
-    assert outcome.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("levels", [201, 300, 2000])
+@pytest.mark.parametrize("levels", [201, 2000])
 @pytest.mark.parametrize("array", [False, True])
 def test_deeply_nested_json_is_reported(levels, array):
     nested = b'{"_id": "b", "text": "two", "more": ' + b"[" * levels + b"]" * levels + b"}"
@@ -126,11 +103,9 @@ def test_json_nested_as_deep_as_allowed_is_written_again():
 
 @pytest.mark.parametrize(
     "damage",
-    [{"records": "2"}, {"records": -1}, {"lines": None}, {"offset": []}, {"offset": 1.5}, {"digest": 3}, {"counts": []},
-     {"counts": {"skipped": "x"}}, {"settings": []}, {"sources": {}}, {"others": [3]}, {"others": [{"path": None}]},
-     {"seconds": "x"}],
+    [{"records": -1}, {"offset": 1.5}, {"counts": {"skipped": "x"}}, {"others": [{"path": None}]}],
     ids=str,
-)  # fmt: skip
+)
 def test_a_journal_with_fields_of_wrong_types_is_rejected(damage):
     Path("in").write_bytes(FIRST)
     journal = {"settings": {}, "sources": [], "others": [], "records": 1, "lines": 1, "offset": 2, "digest": "d"}
@@ -147,14 +122,11 @@ BIG = "18446744073709551616"
     ("arguments", "message"),
     [
         (f"chunk in -o out --max-words {BIG}", ": must fit into 64 bits, is "),
-        (f"chunk in -o out --skip-bad {BIG}", ": must fit into 64 bits, is "),
-        (f"chunk in -o out --seed -{BIG}", ": must fit into 64 bits, is "),
         (f"show in -n {BIG}", ": must fit into 64 bits, is "),
         ("doc2query in --model m --top-p 0", "--top-p: must be at least 1e-06"),
         ("chunk in --set punkt_mb=1e308", "--set punkt_mb: must be at most 1000000.0"),
         ("chunk caf\udce9 -o out", ": not UTF-8; choose another name"),
         ("fuse a b --set tag=\udcff -o out", ": not UTF-8; choose another name"),
-        ("show caf\udce9", ": not UTF-8; choose another name"),
     ],
 )
 def test_unusable_arguments_are_usage_errors(arguments, message):
@@ -178,20 +150,18 @@ def test_numbers_beyond_64_bits_in_a_file_are_reported(content, kind, message):
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"weights": [{"a": 1}, 2]}, {"weights": ["x", 2]}, {"weights": [None, True]},
-     {"title": "two", "title_weights": 3}, {"title": "two", "title_weights": ["x"]}],
-)  # fmt: skip
-@pytest.mark.parametrize("html", [False, True])
-def test_non_numeric_term_weights_are_reported(fields, html, collection):
-    row = {
-        "_id": "a",
-        "text": "one two",
-        "weights": [1, 2],
-        "metadata": {"weights_tokenizer": str(collection["model"])},
-    }
+    ("fields", "view"),
+    [
+        ({"weights": ["x", 2]}, "--term-weights"),
+        ({"weights": [None, True]}, "--html o.html"),
+        ({"title": "two", "title_weights": 3}, "--html o.html"),
+    ],
+)
+def test_non_numeric_term_weights_are_reported(fields, view, collection):
+    metadata = {"weights_tokenizer": str(collection["model"])}
+    row = {"_id": "a", "text": "one two", "weights": [1, 2], "metadata": metadata}
     Path("in").write_bytes(orjson.dumps(row | fields))
-    outcome = run_in_process("show", "in", *(["--html", "o.html"] if html else ["--term-weights"]))
+    outcome = run_in_process("show", "in", *view.split())
     assert_one_line(outcome, 1, "passage 'a': weights must be a list of numbers")
 
 
@@ -257,24 +227,6 @@ def test_control_characters_are_escaped_in_search_results(monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert shown.count("\\x1b[31mred") == 3  # the query, title and text
     assert CONTROLS.search(shown) is None
-
-
-@pytest.mark.parametrize("format", ["table", "markdown", "latex"])
-def test_names_of_runs_cannot_break_a_table(format):
-    Path("run").write_bytes(b"q Q0 d 1 1 t\n")
-    Path("qrels").write_bytes(b"q\td\t1\n")
-    name = "a|b *c* `d` <script> [x](y) _e_ f_g \\ & &amp; ^~\x1b[31m"
-    call = ["--qrels", "qrels", "--format", format, "--measures", "RR"]
-    shown = run_successfully("eval", f"{name}=run", *call).out.decode()
-    row = shown.splitlines()[2 if format == "markdown" else 1 if format == "table" else 5]
-    assert row.startswith(
-        {
-            "table": "a|b *c* `d` <script> [x](y) _e_ f_g \\ & &amp; ^~\\x1b[31m  ",
-            "markdown": r"| a\|b \*c\* \`d\` \<script\> \[x\](y) \_e\_ f_g \\ & \&amp; ^\~\\x1b\[31m |",
-            "latex": r"a$|$b *c* `d` $<$script$>$ [x](y) \_e\_ f\_g \textbackslash{} \& \&amp; "
-            r"\textasciicircum{}\textasciitilde{}\textbackslash{}x1b[31m & ",
-        }[format]
-    )
 
 
 def test_names_and_texts_cannot_break_a_markdown_page():

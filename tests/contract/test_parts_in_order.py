@@ -42,14 +42,13 @@ def test_the_function_on_the_page_restores_the_order_of_shards(count, collection
     assert (parts == whole) == (count == 25)  # two batches in parts of one each are in order
 
 
-@pytest.mark.parametrize("method", ["tfidf --tokenizer", "bprop --model"])
-def test_weighing_in_shards_equals_one_run(method, collection, tmp_path, monkeypatch):
+def test_weighing_in_shards_equals_one_run(collection, tmp_path, monkeypatch):
     assert f"in_order {compute._PLAIN_BATCH} weighted" in PAGE
     for name in ("_COUNT_BATCH", "_MODEL_BATCH", "_PLAIN_BATCH"):
         monkeypatch.setattr(compute, name, BATCH_SIZE)
     monkeypatch.chdir(tmp_path)
     Path("in").write_bytes(make_documents(2 * BATCH_SIZE + 5))  # 3 batches: one for each part
-    call = ["termweight", "--method", *method.split(), str(collection["model"])]
+    call = ["termweight", "--method", "tfidf", "--tokenizer", str(collection["model"])]
     whole = [orjson.loads(line) for line in run_successfully(*call, "in", "--bare").out.splitlines()]
     for number in (1, 2, 3):
         run_successfully(*call, "in", "--collect", "--shard", f"{number}/3", "-o", f"counts.{number}")
@@ -59,7 +58,4 @@ def test_weighing_in_shards_equals_one_run(method, collection, tmp_path, monkeyp
         run_successfully(
             *call, "in", "--bare", "--collection", "counts", "--shard", f"{number}/3", "-o", f"part.{number}"
         )
-    joined = join_parts()
-    assert [row["_id"] for row in joined] == [row["_id"] for row in whole]
-    for one, other in zip(joined, whole, strict=True):  # attention is summed in another order; six digits are printed
-        assert one["weights"] == pytest.approx(other["weights"], rel=2e-5, abs=2e-6)
+    assert join_parts() == whole
