@@ -16,7 +16,6 @@ from drtk.data.embeddings import ShardWriter, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import find_changes
-from tests.run_commands import kill_at
 from tests.tiny_models import save_tiny_encoder, write_collection
 
 
@@ -42,27 +41,6 @@ def run(*given: object) -> None:
 
 def vectors(folder: Path) -> dict[str, np.ndarray]:
     return {id: row for shard in read_shards(folder) for id, row in zip(shard.ids, shard.vectors, strict=True)}
-
-
-def test_a_killed_run_resumes_to_the_uninterrupted_result(data, tmp_path):
-    output, size = tmp_path / "killed", ["--set", "shard_size=30", "--set", "batch_tokens=256"]
-    call = ["encode", str(data / "corpus.jsonl"), "--model", str(data / "model")]
-    part = Path(f"{output}.part")
-    kill_at(part / "00005.npy", *call, "-o", str(output), *size)
-    assert not output.exists()
-    assert 6 <= len(list(part.glob("*.npy"))) < 10
-    with pytest.raises(DrtkError, match="interrupted run; use `resume`"):
-        encode(data, output, *size)
-    with pytest.raises(MismatchError, match="other settings"):
-        encode(data, output, "--resume", "--set", "shard_size=3")
-    encode(data, output, "--resume", *size)
-    encode(data, tmp_path / "whole", *size)
-    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
-    assert names == sorted(path.name for path in output.iterdir())
-    assert len(names) == 21  # 10 shards of two files, and meta.json
-    for name in names:
-        if name != "meta.json":
-            assert (output / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
 def test_a_run_is_not_resumed_after_files_of_the_model_changed(data, tmp_path, monkeypatch):

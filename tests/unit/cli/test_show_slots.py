@@ -135,14 +135,6 @@ def test_a_changed_preset_is_shown_with_tokens_of_its_generator(data, tmp_path, 
     assert "→" in filled.removesuffix(LEGEND + "\n")
 
 
-def test_a_changed_setting_is_shown(data, capfd):
-    tokens = [
-        int(n) for n in re.findall(r"(\d+) tokens,", show(capfd, data, "mlm", "-n", "3", "--set", "max_length=8"))
-    ]
-    assert len(tokens) == 3
-    assert max(tokens) == 8
-
-
 def test_colors_are_used_in_terminals_or_on_request(data, capfd, monkeypatch):
     assert "\x1b[" not in show(capfd, data, "mlm", "-n", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")

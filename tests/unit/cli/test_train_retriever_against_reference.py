@@ -150,8 +150,6 @@ def dot(batch: list[BatchQuery]) -> float:
             ("--set", "mask_false_negatives=true", "--set", "grad_cache=5"),
             lambda batch: simlm(batch, masking="answers"),
         ),
-        (("--loss", "simlm-paper"), lambda batch: slow.mean(slow.simlm_paper(batch, **COSINE))),
-        (("--set", "matryoshka=8", "--set", "matryoshka=16"), lambda batch: slow.matryoshka(batch, (8, 16), simlm)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

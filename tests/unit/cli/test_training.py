@@ -22,7 +22,7 @@ from drtk.runtime.integrity import read_json
 from drtk.training.fit import DrtkTrainer
 from drtk.training.grad_cache import RetrieverTrainer
 from tests.record_dtypes import record_linear_dtypes
-from tests.run_commands import act_before_step, cut_off_before_step, kill_at, read_log
+from tests.run_commands import act_before_step, cut_off_before_step, read_log
 
 TEXTS = "--corpus {0}/corpus.jsonl --queries {0}/queries.jsonl"
 RUN = "--dev {0}/dev --dev-run {0}/run"
@@ -136,20 +136,6 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_uninterrupted_one(
     assert best[MEASURE[name]] == pytest.approx(figures[best["step"]], rel=1e-5)
 
 
-def test_a_killed_training_resumes(data, tmp_path):
-    output = tmp_path / "m"
-    part = Path(f"{output}.part")
-    kill_at(part / "checkpoints" / "checkpoint-4" / "complete", *arguments(data, "retriever", output))
-    assert not output.exists()
-    with pytest.raises(MismatchError, match=r"other settings .*\(temperature\)"):  # lr may differ
-        train(data, "retriever", output, "--resume --set temperature=0.2 --learning-rate 2e-3")
-    with open(part / "log.jsonl", "a") as log:
-        log.write('{"step": 11')  # as a crash while writing leaves it
-    resumed = train(data, "retriever", output, "--resume")
-    assert equal(resumed, train(data, "retriever", tmp_path / "whole"))
-    assert read_log(output) == read_log(tmp_path / "whole")
-
-
 def test_examples_from_a_pipe_must_be_the_same_when_resuming(data, tmp_path, monkeypatch):
     lines = (data / "examples.jsonl").read_bytes().splitlines(keepends=True)
 
@@ -189,15 +175,13 @@ def test_a_full_disk_at_a_checkpoint_is_one_line_and_the_previous_checkpoint_is_
     train(data, "retriever", tmp_path / "m", "--resume")
 
 
-@pytest.mark.parametrize("name", ["retriever", "reranker"])
-def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(data, tmp_path, name):
+def test_a_nan_loss_ends_training_and_another_preset_does_not_resume_it(data, tmp_path):
     diverging = "--learning-rate 1e38 --set warmup=0 --set trainer=max_grad_norm=0"
     with pytest.raises(DrtkError, match=r"the loss is nan at step \d+; try a lower `learning_rate`"):
-        train(data, name, tmp_path / "m", diverging)
+        train(data, "reranker", tmp_path / "m", diverging)
     assert not (tmp_path / "m").exists()
-    other = {"retriever": "--loss simlm-full", "reranker": "--set r_drop=true"}[name]
     with pytest.raises(MismatchError, match=r"started with other settings or files \("):
-        train(data, name, tmp_path / "m", "--resume", other)
+        train(data, "reranker", tmp_path / "m", "--resume --set r_drop=true")
 
 
 @pytest.mark.parametrize(
@@ -249,7 +233,6 @@ def test_training_stops_early_without_improvement(vector_data, tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        ("retriever", ""),
         ("retriever", "--set grad_cache=3 --set untied=true"),
         ("reranker", "--set backward=2 --set r_drop=true"),
         ("generator", "--set label_smoothing=0.1"),
@@ -263,14 +246,12 @@ def test_the_precision_is_that_of_every_forward_pass(data, tmp_path, name, more)
     assert precisions == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("name", ["retriever", "generator"])
-def test_gradient_checkpointing_changes_no_weight(data, tmp_path, name):
+def test_gradient_checkpointing_changes_no_weight(data, tmp_path):
     more = "--max-steps 2 --set trainer=optim=sgd"
-    plain = train(data, name, tmp_path / "a", more)
-    saving = train(data, name, tmp_path / "b", more, "--set gradient_checkpointing=true")
+    plain = train(data, "generator", tmp_path / "a", more)
+    saving = train(data, "generator", tmp_path / "b", more, "--set gradient_checkpointing=true")
     assert max(float((plain[each] - saving[each]).abs().max()) for each in plain) < 1e-5
-    if name == "generator":
-        assert read_json(tmp_path / "b" / "config.json").get("use_cache", True)
+    assert read_json(tmp_path / "b" / "config.json").get("use_cache", True)
 
 
 @pytest.mark.parametrize("name", ["retriever", "reranker", "generator"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 from dataclasses import fields
@@ -20,9 +19,6 @@ from drtk.pretraining.composition import Composition, ContrastiveObjective
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.example_builder import load_views
 from drtk.pretraining.parse import apply_changes, parse_composition
-from tests.backbone_families import save_random_masked_lm
-from tests.enriched_corpus import write_enriched_corpus
-from tests.run_commands import run_command
 
 METHODS = Path(__file__).resolve().parents[3] / "docs" / "methods"
 PAPERS = [name for name in list_preset_names() if load_preset(name).command == "pretrain" and name != "mixture-example"]
@@ -271,16 +267,3 @@ def test_every_documented_variant_is_a_valid_composition() -> None:
     assert {"condenser", "cocondenser", "cotmae", "rom", "baselines"} <= counts.keys()
     pages = "".join(page.read_text(encoding="utf-8") for page in METHODS.glob("*.md"))
     assert [name for name in PAPERS if f"`{name}`" not in pages and f"--preset {name}" not in pages] == []
-
-
-CALL = "--batch-size 4 --max-steps 1 --max-length 32 --set log_steps=1 --set warmup=0 -q".split()
-
-
-def test_preset_trains_a_roberta_with_byte_level_bpe(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    save_random_masked_lm("roberta", tmp_path / "model")
-    save_random_masked_lm("roberta", tmp_path / "generator", num_hidden_layers=1)
-    corpus = write_enriched_corpus(tmp_path / "corpus.jsonl", tmp_path / "model", documents=6)
-    call = ["pretrain", corpus, "--preset", "simlm", "--model", tmp_path / "model", "-o", tmp_path / "out", *CALL]
-    run_command(capfd, *call, "--set", "held_out=0", "--generator", tmp_path / "generator")
-    (line,) = (json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines())
-    assert all(0 < line[name] < math.inf for name in ("encoder", "decoder"))
