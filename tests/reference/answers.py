@@ -5,9 +5,7 @@ Texts are tokenized character by character, without regular expressions.
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from collections.abc import Sequence
 
 
 def tokens(text: str) -> list[str]:
@@ -34,31 +32,3 @@ def contains_tokens(answer: str, text: str) -> bool:
     answer_tokens, text_tokens = tokens(answer), tokens(text)
     size = len(answer_tokens)
     return any(text_tokens[start : start + size] == answer_tokens for start in range(len(text_tokens) + 1))
-
-
-def matches_pattern(pattern: str, text: str) -> bool:
-    """Return whether a regular expression matches the text; an invalid one matches nothing."""
-    try:
-        compiled = re.compile(unicodedata.normalize("NFD", pattern), re.IGNORECASE | re.MULTILINE)
-    except re.error:
-        return False
-    return compiled.search(unicodedata.normalize("NFD", text)) is not None
-
-
-def has_answer(answers: Sequence[str], text: str, *, regex: bool = False) -> bool:
-    """Return whether the text contains one of the answers; empty answers are ignored."""
-    for answer in answers:
-        if not answer.strip():
-            continue
-        if matches_pattern(answer, text) if regex else contains_tokens(answer, text):
-            return True
-    return False
-
-
-def top_k_accuracy(ranks: Sequence[int | None], k: int) -> float:
-    """Return the share of questions whose first relevant passage has a rank of at most k; None: no relevant passage."""
-    right = 0
-    for rank in ranks:
-        if rank is not None and rank <= k:
-            right += 1
-    return right / len(ranks)

@@ -6,22 +6,11 @@ Scores are estimated ranks: lower is better.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.reference.answers import has_answer
-
 PairWeight = Literal["offset", "sum"]
-
-
-@dataclass(frozen=True)
-class Passage:
-    """A retrieved passage."""
-
-    name: str
-    text: str
-    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -31,37 +20,6 @@ class Candidate:
     text: str
     rank: int
     score: float
-
-
-# -- targets of generators (7.2) ------------------------------------------------------------------------------------
-
-
-def select_positives(found: Sequence[Passage], answers: Sequence[str]) -> list[Passage]:
-    """Return the passages with an answer in their text, in rank order."""
-    return [passage for passage in found if has_answer(answers, passage.text)]
-
-
-def sentence_target(
-    found: Sequence[Passage], answers: Sequence[str], *, split: Callable[[str], Sequence[str]]
-) -> str | None:
-    """Return the first sentence with an answer in the first passage with an answer; None if there is none."""
-    for passage in select_positives(found, answers)[:1]:
-        for sentence in split(passage.text):
-            if has_answer(answers, sentence):
-                return sentence
-    return None
-
-
-def title_targets(found: Sequence[Passage], answers: Sequence[str], *, every: bool) -> list[str]:
-    """Return the distinct titles of passages with an answer, in rank order: all, or only the first."""
-    titles: list[str] = []
-    for passage in select_positives(found, answers):
-        if passage.title not in titles:
-            titles.append(passage.title)
-    return titles if every else titles[:1]
-
-
-# -- expanded questions and their labels (7.2 to 7.4) ------------------------------------------------------------------
 
 
 def strip_question_mark(question: str) -> str:
@@ -75,18 +33,6 @@ def strip_question_mark(question: str) -> str:
 def expand(question: str, expansion: str) -> str:
     """Return the expanded query."""
     return strip_question_mark(question) + " ? " + expansion
-
-
-def distinct(texts: Sequence[str]) -> list[str]:
-    """Return the distinct texts in the order of their first occurrence."""
-    kept: list[str] = []
-    for text in texts:
-        if text not in kept:
-            kept.append(text)
-    return kept
-
-
-# -- training (7.5, 7.7) ---------------------------------------------------------------------------------------------
 
 
 def question_loss(
@@ -140,23 +86,6 @@ def learning_rate(step: int, *, max_lr: float, warmup: int = 10_000) -> float:
     return max_lr * min(1 / math.sqrt(step), step / warmup**1.5)
 
 
-def first_lowest(numbers: Sequence[float]) -> int:
-    """Return the index of the lowest number; of ties, the first."""
-    best = 0
-    for place in range(len(numbers)):
-        if numbers[place] < numbers[best]:
-            best = place
-    return best
-
-
-def mean_chosen_rank(questions: Sequence[tuple[Sequence[float], Sequence[int]]]) -> float:
-    """Return the mean rank of the selected candidates, the metric of checkpoint selection."""
-    total = 0
-    for scores, ranks in questions:
-        total += ranks[first_lowest(scores)]
-    return total / len(questions)
-
-
 def scorer_input(parts: Sequence[Sequence[int]], *, first: int, last: int, longest: int) -> list[int]:
     """Return [CLS] part [SEP] part [SEP] …; the parts are truncated at the end, so that all separators fit."""
     room = longest - 1 - len(parts)
@@ -168,7 +97,13 @@ def scorer_input(parts: Sequence[Sequence[int]], *, first: int, last: int, longe
     return pieces
 
 
-# -- selection (7.8, 7.9) --------------------------------------------------------------------------------------------
+def first_lowest(numbers: Sequence[float]) -> int:
+    """Return the index of the lowest number; of ties, the first."""
+    best = 0
+    for place in range(len(numbers)):
+        if numbers[place] < numbers[best]:
+            best = place
+    return best
 
 
 def first_distinct(candidates: Sequence[Candidate], count: int | None) -> list[Candidate]:

@@ -11,13 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drtk.config import load_preset, merge_settings
 from drtk.losses import RETRIEVER_LOSSES
 from drtk.losses.contrastive import infonce, mask_duplicate_positives, mask_labeled_positives, simlm_full, simlm_paper
 from drtk.losses.ranking import pairwise_margin_loss
 from drtk.models.list_reranker import ListRerankerConfig, init_list_reranker
-from drtk.query_expansion.config import QueryRerankerConfig
-from drtk.query_expansion.train_reranker import make_objective
 from tests.reference import finetuning as slow
 from tests.reference import queries as query_losses
 from tests.reference.finetuning import BatchQuery, Masking, Similarity
@@ -192,27 +189,3 @@ def test_the_pairwise_margin_loss_equals_the_reference(seed: int) -> None:
     for options in OPTIONS:
         loss = pairwise_margin_loss(scores, ranks, present, **options)  # type: ignore[arg-type]
         assert float(loss) == pytest.approx(query_losses.batch_loss(questions, **options), abs=1e-9, rel=1e-9), options
-
-
-class FixedScorer(nn.Module):
-    """A model that returns fixed scores."""
-
-    def __init__(self, scores: list[float]) -> None:
-        super().__init__()
-        self.scores = torch.tensor(scores)
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        return self.scores
-
-
-@pytest.mark.parametrize("preset", ["ear-ri", "ear-rd"])
-def test_the_objectives_of_presets_equal_the_reference(preset: str) -> None:
-    for seed, options in enumerate(OPTIONS):
-        changes = {"pair_weight": options["weight"], "skip_ties": options["skip_ties"], "rank_margin": options["alpha"]}
-        objective = make_objective(merge_settings(QueryRerankerConfig, load_preset(preset).settings, changes))
-        questions = make_questions(seed)
-        _, ranks, present = pad_questions(questions)
-        scores = [score for row, _ in questions for score in row]
-        inputs = {"input_ids": torch.zeros(len(scores), 2, dtype=torch.long), "ranks": ranks, "present": present}
-        loss = float(objective(FixedScorer(scores), inputs)["margin"])
-        assert loss == pytest.approx(query_losses.batch_loss(questions, **options), rel=1e-5, abs=1e-5), options

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from drtk.query_expansion.train_generator import (
@@ -14,8 +12,6 @@ from drtk.query_expansion.train_generator import (
 )
 from drtk.records import Passage
 from drtk.text.answers import PatternMatcher, TokenMatcher
-from drtk.text.sentences import split_english_sentences
-from tests.reference import queries as slow
 
 NILE = Passage("p1", "The Nile flows north. Dr. Speke saw Lake Victoria in 1858. He wrote home.", "Nile")
 LAKE = Passage("p2", "Lake Victoria is large.", "Lake Victoria")
@@ -78,29 +74,3 @@ def test_an_answer_in_a_title_counts_with_match_title():
     assert (
         build_title_target([Passage("p7", "Tanganyika")], contains, mode="first", separator=", ") is None
     )  # has no title
-
-
-def sample_hits(draw: random.Random, answers: list[str]) -> list[Passage]:
-    """Return up to eight passages of up to three sentences, some with an answer, some with equal titles."""
-    hits = []
-    for number in range(draw.randint(0, 8)):
-        sentences = []
-        for _ in range(draw.randint(1, 3)):
-            words = draw.choices(["river", "Lake", "stone", *answers, "bridge", "town", "north"], k=draw.randint(1, 5))
-            sentences.append(" ".join(["Here", *words]) + ".")
-        hits.append(Passage(f"d{number}", " ".join(sentences), draw.choice(["Nile", "Lake Victoria", "Speke", "Ruvu"])))
-    return hits
-
-
-def test_targets_equal_those_of_the_reference():
-    for seed in range(60):
-        draw = random.Random(seed)
-        answers = draw.choice([["Ripon Falls"], ["speke", "1858"], ["Beyonc\u00e9"], ["never said"]])
-        passages = sample_hits(draw, [answer.upper() for answer in answers if answer != "never said"])
-        hits = [slow.Passage(passage.id, passage.text, passage.title) for passage in passages]
-        contains = TokenMatcher(answers)
-        sentence = slow.sentence_target(hits, answers, split=split_english_sentences)
-        assert select_sentence_target(passages, contains) == sentence
-        for mode in ("all", "first"):
-            titles = slow.title_targets(hits, answers, every=mode == "all")
-            assert build_title_target(passages, contains, mode=mode, separator=" | ") == (" | ".join(titles) or None)

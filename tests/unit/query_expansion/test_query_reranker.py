@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoTokenizer
 
 from drtk.cli.main import app
@@ -19,14 +18,12 @@ from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.labeled_candidates import LabeledCandidates
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, InputFormat
 from drtk.query_expansion.train_reranker import (
-    MeanRank,
     collate,
     compute_inverse_sqrt_factor,
     make_learning_rate_factor,
     make_objective,
     plan_training,
 )
-from drtk.records import Query
 from drtk.training.fit import ProgressCallback
 from tests.expansion_collection import label_expansions, read_rows, write_collection
 from tests.reference import queries as slow
@@ -175,31 +172,3 @@ def test_the_first_step_uses_the_first_learning_rate(tmp_path):
     assert compared > 15
     log = read_rows(output / "log.jsonl")
     assert [entry["learning_rate"] for entry in log if "learning_rate" in entry] == [pytest.approx(rate)]
-
-
-class Summing(nn.Module):
-    """Model whose scores are easy to compute from the input, with many ties."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Tensor) -> Tensor:
-        return ((input_ids * attention_mask).sum(1) % 5) * self.weight
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_mean_rank_equals_that_of_the_reference(tokenizer, seed):
-    draw = random.Random(seed)
-    lists, expected = [], []
-    reading = CandidateTokenizer(tokenizer, InputFormat("ri", "official", 24))
-    for number in range(draw.randint(1, 9)):
-        question = text(draw, 5) + "?"
-        texts = [f"{at} {text(draw, 6)}" for at in range(draw.randint(1, 8))]
-        ranks = [draw.choice([1, 7, 100, 101, 400]) for _ in texts]
-        lists.append(replace(candidates(number, *ranks, texts="|".join(texts)), query=Query(f"q{number}", question)))
-        scores = [float(reading([CandidateTexts(question, each)]).ids.sum() % 5) for each in texts]
-        expected.append((scores, [rank if rank <= 100 else 250 for rank in ranks]))
-    found = LabeledCandidates(lists, default_depth=100, max_rank=250, keep_ties=True)
-    measured = MeanRank(Summing(), found, range(len(lists)), tokenizer=reading)
-    assert measured() == {"mean rank": pytest.approx(slow.mean_chosen_rank(expected))}

@@ -106,5 +106,3 @@ def test_token_match_equals_the_reference(text: str, others: list[str], cut: tup
     answers = [respell(text[cut[0] : cut[0] + cut[1]], how), *others]
     expected = any(reference.tokens(answer) and reference.contains_tokens(answer, text) for answer in answers)
     assert TokenMatcher(answers)(text) is expected
-    if all(reference.tokens(answer) for answer in answers if answer.strip()):
-        assert reference.has_answer(answers, text) is expected
