@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import mailbox
 import os
-import pydoc
-import re
 import sys
-import textwrap
 import zipfile
 from email.message import EmailMessage
 from pathlib import Path
@@ -158,13 +154,6 @@ def test_mail_messages_become_documents(capfd: Capture, tmp_path: Path) -> None:
     assert rows["one.eml"]["metadata"]["from"] == "Ann <a@b.org>"
 
 
-@pytest.mark.parametrize("charset", ["x-unknown", "idna"])
-def test_mail_with_an_unknown_charset_is_read_as_utf_8(capfd: Capture, tmp_path: Path, charset: str) -> None:
-    mails = f"From a\nContent-Type: text/plain; charset={charset}\n\nZürich\n\nFrom b\n\nPlain\n"
-    write(tmp_path / "all.mbox", mails)
-    assert [row["text"] for row in import_rows(capfd, tmp_path).values()] == ["Zürich\n", "Plain\n"]
-
-
 def test_rows_of_tables_become_documents(capfd: Capture, tmp_path: Path) -> None:
     table = write(tmp_path / "p.csv", 'sku;name;about\n7;Pump;"Inflates;\ntires"\n8;Lever;\n')
     fields = "--field _id=sku --field title=name --field text=name --field text=about".split()
@@ -247,13 +236,6 @@ def test_html_text_like_a_heading_is_none(capfd: Capture, tmp_path: Path) -> Non
     (row,) = import_rows(capfd, tmp_path).values()
     assert (row["title"], [title for _, title, _ in get_headings(row)]) == ("T", ["<b>"])
     assert row["text"].startswith("\\# no heading")
-
-
-def test_carriage_returns_do_not_shift_headings(capfd: Capture, tmp_path: Path) -> None:
-    cells = [{"cell_type": "markdown", "source": "# T\rfoo\r\n## B\n\nbar"}]
-    write(tmp_path / "a.ipynb", json.dumps({"cells": cells}))
-    (row,) = import_rows(capfd, tmp_path / "a.ipynb").values()
-    assert get_headings(row) == [(1, "T", "# T\n"), (2, "B", "## B\n")]
 
 
 def test_ignored_files_and_folders_are_reported(capfd: Capture, tmp_path: Path) -> None:
@@ -356,25 +338,6 @@ def test_the_counts_are_those_of_files_and_documents(capfd: Capture, tmp_path: P
     assert counts == {"in": 3, "out": 2, "without a text": 3}
 
 
-def test_the_documentation_of_drtk(capfd: Capture, tmp_path: Path) -> None:
-    documents, passages = tmp_path / "documents.jsonl", tmp_path / "passages.jsonl"
-    run_command(capfd, "import", ROOT / "docs", "-o", documents)
-    imported = map(orjson.loads, documents.read_bytes().splitlines())
-    rows = {row["_id"]: row for row in imported if row["_id"].endswith(".md")}
-    assert set(rows) == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
-    assert rows["install.md"]["title"] == "Installation"
-    for row in rows.values():
-        assert Path(row["metadata"]["path"]).read_text(encoding="utf-8") == row["text"]
-    run_command(capfd, "chunk", documents, "-o", passages)
-    for line in passages.read_bytes().splitlines():
-        passage = orjson.loads(line)
-        metadata = passage["metadata"]
-        if metadata["source_id"] not in rows:
-            continue
-        assert len(passage["text"].split()) <= 100
-        assert passage["title"] == " > ".join([rows[metadata["source_id"]]["title"], *metadata["headings"]])
-
-
 def test_a_pdf_file_of_matplotlib_has_its_text_and_pages(
     capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,24 +360,3 @@ def test_a_pdf_file_of_matplotlib_has_its_text_and_pages(
     assert [(chunk["text"], chunk["metadata"]["page"]) for chunk in chunks] == [
         (" ".join(page.split()), number) for number, page in enumerate(pages, start=1)
     ]
-
-
-def test_the_html_manual_of_a_python_module_keeps_its_text(capfd: Capture, tmp_path: Path) -> None:
-    html = pydoc.HTMLDoc()
-    write(tmp_path / "textwrap.html", html.page("textwrap", html.docmodule(textwrap)))
-    (row,) = import_rows(capfd, tmp_path / "textwrap.html").values()
-    assert row["title"] == "Python: textwrap"
-    text = " ".join(re.sub(r"[*\\]", "", row["text"]).split())
-    for name in textwrap.__all__:
-        assert f"{name}(" in text
-        assert " ".join(inspect.getdoc(getattr(textwrap, name)).split("\n\n")[0].split()) in text
-    assert not re.search("<(a|td|table|span|br)[ >]", row["text"])
-
-
-def test_pictures_in_pdf_files_have_no_text(capfd: Capture, tmp_path: Path) -> None:
-    matplotlib = pytest.importorskip("matplotlib")
-    pictures = Path(matplotlib.get_data_path()) / "images"
-    app(["import", str(pictures), "-o", str(tmp_path / "out")], standalone_mode=False)
-    log = capfd.readouterr().err
-    assert ", 0 documents with a text, " in log
-    assert "scanned PDF pages need OCR first" in log

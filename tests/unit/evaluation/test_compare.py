@@ -206,25 +206,6 @@ def test_html_page_escapes_text_and_is_self_contained(runs: Path, capfd: pytest.
     assert json.loads((runs / "page.html.meta.json").read_text())["counts"]["in"] == 2  # runs, not lines of the page
 
 
-def test_significance_marks_keep_digits_aligned(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # y finds 20 right documents at rank 1, z at rank 2: every difference is -.5
-    write_text(folder / "qrels", "".join(f"q{n} 0 right 1\n" for n in range(20)))
-    for name, documents in (("y", "right other"), ("z", "other right")):
-        lines = [f"q{n} Q0 {id} {at} {9 - at} t\n" for n in range(20) for at, id in enumerate(documents.split(), 1)]
-        write_text(folder / f"{name}.run", "".join(lines))
-    call = ["compare", "-q", "y.run", "z.run", "--qrels", "qrels"]
-    call += ["--measures", "RR P@1", "--set", "permutations=100000"]
-    table = run_command(capfd, *call).splitlines()
-    assert table[3:6] == ["system      RR      P@1", "y       1.0000*  1.0000*", "z       0.5000†  0.0000†"]
-    page = run_command(capfd, *call, "--format", "html")
-    assert '<td class="marked"><b>1.0000</b></td><td class="mark"></td>' in page
-    assert '<td class="marked">0.5000</td><td class="mark">†</td>' in page
-    assert '<td class="marked">\N{MINUS SIGN}0.5000</td><td class="mark">†</td>' in page
-    latex = run_command(capfd, *call, "--format", "latex")
-    assert "z & 0.5000{$^\\dagger$} & 0.0000{$^\\dagger$} \\\\" in latex
-    assert "| z | 0.5000† | 0.0000† |" in run_command(capfd, *call, "--format", "markdown")
-
-
 def test_all_formats_have_the_same_values(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     call = ["compare", "-q", "b.run", "a.run", "--qrels", "qrels", "--measures", "RR@10", "--format"]
     markdown, latex, table = (run_command(capfd, *call, format) for format in ("markdown", "latex", "csv"))

@@ -11,11 +11,9 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.evaluation.config import PlotSettings
 from drtk.evaluation.plots import PLOTS
-from drtk.evaluation.plots.base import GRAY
-from drtk.evaluation.plots.runs import Differences, draw_curve
-from drtk.evaluation.plots.training import TrainingCurves, smooth
+from drtk.evaluation.plots.runs import draw_curve
+from drtk.evaluation.plots.training import smooth
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
 from tests.tiny_models import make_passages, save_tiny_encoder
@@ -110,32 +108,6 @@ def test_smooth_averages_neighbors() -> None:
     assert [part.tolist() for part in smooth([2.0, 1.0])] == [[2, 1], [0, 0]]
 
 
-def draw_training(data: dict[str, Any]) -> Any:
-    """Return the axes of a drawing of training logs."""
-    figure = pytest.importorskip("matplotlib.figure").Figure()
-    TrainingCurves().draw(figure, data, PlotSettings())
-    figure.canvas.draw()
-    return figure.axes
-
-
-def test_steps_start_at_0_and_held_out_values_are_dashed(capfd: pytest.CaptureFixture[str]) -> None:
-    for last, ticks in ((1, [0, 1]), (4, [0, 1, 2, 3, 4]), (100, [0, 20, 40, 60, 80, 100])):
-        curve = {"steps": sorted({1, last}), "values": [2.0, 1.0][: len({1, last})]}
-        (axis,) = draw_training({"field": "loss", "curves": {"a": curve}})
-        low, high = axis.get_xlim()
-        assert [tick for tick in axis.get_xticks() if low <= tick <= high] == ticks
-    data = plot_numbers(capfd, "training", "simlm.jsonl", "warm.jsonl")
-    styles = {
-        panel["field"]: {
-            line.get_linestyle() for line in axis.lines if len(line.get_xdata()) and line.get_color() != GRAY
-        }
-        for panel, axis in zip(data["panels"], draw_training(data), strict=True)
-    }
-    assert styles["gain_decoder"] == styles["uniformity"] == {"--"}
-    assert styles["mlm"] == {"-", "--"}
-    assert styles["probe"] == styles["loss"] == {"-"}
-
-
 def test_differences_query_by_query(capfd: pytest.CaptureFixture[str]) -> None:
     # RR: a .5 and 1, b 1 and 0: differences -.5 (q1) and 1 (q2), mean .25
     result = plot_numbers(capfd, "differences", "a.run", "b.run", *JUDGED, "--measure", "RR")
@@ -143,30 +115,6 @@ def test_differences_query_by_query(capfd: pytest.CaptureFixture[str]) -> None:
         "measure": "RR", "runs": ["a", "b"], "mean": 0.25, "better": 1, "equal": 0, "worse": 1,
         "queries": ["q2", "q1"], "differences": [1.0, -0.5],
     }  # fmt: skip
-
-
-def draw_bars(values: list[float], ids: list[str]) -> tuple[Any, list[str]]:
-    """Return the axis of a plot of differences, and the lines of its legend."""
-    figure = pytest.importorskip("matplotlib.figure").Figure(layout="constrained")
-    better, worse = sum(v > 0 for v in values), sum(v < 0 for v in values)
-    data = {"measure": "RR", "runs": ["first", "second"], "mean": sum(values) / len(values), "queries": ids}
-    data |= {"better": better, "worse": worse, "equal": len(values) - better - worse, "differences": values}
-    Differences().draw(figure, data, PlotSettings())
-    figure.canvas.draw()
-    return figure.axes[0], [text.get_text() for text in figure.legends[0].get_texts()]
-
-
-def test_differences_name_the_most_changed_queries() -> None:
-    axis, legend = draw_bars([0.5] * 7 + [0.0] * 35 + [-0.5, -0.6, -0.6], [f"q{n}" for n in range(45)])
-    names = ["first better: 7 (most on q0, q1, q2)", "second better: 3 (most on q44, q43, q42)"]
-    assert legend == [*names, "mean +0.0400; 35 equal"]
-    assert [bar.get_height() for bar in axis.patches][6:43:36] == [0.5, -0.5]
-    assert not len(axis.get_xticks())
-    assert axis.get_ylim() == pytest.approx((-0.66, 0.66))
-    assert draw_bars([0.98, -0.1], ["q1", "q2"])[0].get_ylim() == (-1, 1)
-    axis, legend = draw_bars([0.5, 0.1, 0.0], ["a-question-of-many-words-and-letters-number-1", "q2", "q3"])
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["a-question-…ers-number-1", "q2", "q3"]
-    assert legend[:2] == ["first better: 2 (most on a-question-…ers-number-1, q2)", "second better: 0"]
 
 
 def test_scores_compute_auc_and_means(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

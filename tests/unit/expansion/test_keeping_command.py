@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +55,6 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def keep_best(rows: Rows, number: int) -> Rows:
-    """Return the rows with their `number` best queries, by sorting, and those with the same score as the last."""
-    lowest = sorted(score for row in rows for score in row["query_scores"])[-number]
-    pairs = [
-        [pair for pair in zip(row["queries"], row["query_scores"], strict=True) if pair[1] >= lowest] for row in rows
-    ]
-    return [
-        row | {"queries": [query for query, _ in kept], "query_scores": [score for _, score in kept]}
-        for row, kept in zip(rows, pairs, strict=True)
-    ]
-
-
 def without_scores(rows: Rows) -> Rows:
     return [{name: value for name, value in row.items() if name != "query_scores"} for row in rows]
 
@@ -97,18 +84,6 @@ def test_the_share_is_rounded_up_to_whole_queries(cwd, capfd):
         assert row["queries"] == [*"abcdefghij"][10 - number :]
     write_rows(cwd / "none", [{"_id": "d", "text": "t", "queries": [], "query_scores": []}])
     assert run_rows(capfd, "keep-queries none --keep 0.5 -q")[0]["queries"] == []
-
-
-def test_a_share_equals_that_of_sorting(cwd, capfd):
-    draw = random.Random(0)
-    rows = []
-    for number in range(1300):
-        scores = [draw.randrange(3) / 10 + draw.choice([0, 0, draw.random()]) for _ in range(draw.randrange(4))]
-        queries = [f"q{number}-{place}" for place in range(len(scores))]
-        rows.append({"_id": f"d{number}", "title": "", "text": "t", "queries": queries, "query_scores": scores})
-    write_rows(cwd / "many.jsonl", rows)
-    total = sum(len(row["queries"]) for row in rows)
-    assert run_rows(capfd, "keep-queries many.jsonl --keep 0.375 --scores -q") == keep_best(rows, -(-total * 3 // 8))
 
 
 def test_a_threshold_keeps_scores_equal_to_it(cwd, capfd):

@@ -49,37 +49,6 @@ def test_terminal_output_is_colored_and_file_output_is_not():
     assert "\x1b" not in plain
 
 
-@pytest.mark.parametrize(
-    ("most", "said"), [(0.8, "0.800 0.400"), (12.0, "12.0 0.4"), (512.0, "512 0"), (0.004, "0.00400 0.00200")]
-)
-def test_decimal_points_of_top_weights_are_aligned(most, said):
-    weights = [most if weight == 0.8 else min(weight, most / 2) for weight in WEIGHTS]
-    each = next(iter_weighted_passages([passage(weights=weights)], top=2))
-    first, second = said.split()
-    assert [*format_for_terminal([each], color=False)][-1] == f"perveance {first}  {each.top[1][0]} {second}"
-    page = "\n".join(build_page([each], title="t"))
-    assert re.findall(r'<td>([^<]+)</td><td class="bar">', page) == [first, second]
-
-
-def luminance(color: list[float]) -> float:
-    """Return the relative luminance of an sRGB color, 0 to 255 (WCAG 2)."""
-    parts = [value / 255 / 12.92 if value <= 10 else ((value / 255 + 0.055) / 1.055) ** 2.4 for value in color]
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
-
-
-def test_text_has_enough_contrast_in_light_and_dark_mode():
-    page = "\n".join(build_page([], title="t"))
-    day, night = re.findall(r":root {([^}]*)}", page)
-    for given in (day, night):
-        codes = [dict(re.findall(r"--(\w+): #(\w+)", given))[name].ljust(6, "f") for name in ("ink", "page")]
-        ink, paper = ([int(code[at : at + 2], 16) for at in (0, 2, 4)] for code in codes)
-        tint = [int(value) for value in re.findall(r"--tint: (\d+), (\d+), (\d+)", given)[0]]
-        for share in (0.0, 0.15, 0.3, 0.45, 0.6, 0.75):
-            behind = luminance([share * one + (1 - share) * other for one, other in zip(tint, paper, strict=True)])
-            light, dark = sorted((luminance(ink), behind), reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG's minimum for plain text
-
-
 def test_long_texts_are_broken_only_at_white_space(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     text = "beam, " * 40

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,8 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import MismatchError, UsageError
-from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights import TERM_WEIGHTS, bprop, compute
 from drtk.runtime.integrity import read_json
-from drtk.runtime.runners import RunnerSettings
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.expansion_collection import read_rows, write_rows
 from tests.run_commands import Capture, open_pipe, run_command, run_rows, write_text
@@ -296,9 +293,7 @@ def test_a_tokenizer_other_than_the_models_is_rejected(encoder, capfd):
         weigh(capfd, f"c --method bprop --model {encoder} --tokenizer {find_minilm()}")
 
 
-@pytest.mark.parametrize(
-    "more", ["bm25 --tokenizer {} --set words=treebank", "bprop --set sub2word=first --model {}", "bprop --model {}"]
-)
+@pytest.mark.parametrize("more", ["bm25 --tokenizer {} --set words=treebank", "bprop --set sub2word=first --model {}"])
 def test_worker_processes_do_not_change_the_weights(encoder, capfd, monkeypatch, more):
     monkeypatch.setattr(compute, "_MODEL_BATCH", 30)
     corpus = write_corpus([passage.text for passage in make_passages(70)])
@@ -306,33 +301,3 @@ def test_worker_processes_do_not_change_the_weights(encoder, capfd, monkeypatch,
     one, two = (weigh(capfd, f"{command}={count}") for count in (1, 2))
     assert len(one) == 70
     assert one == two
-
-
-def test_the_processes_of_a_runner_start_workers_on_their_share_of_the_cores(encoder, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # as `processes` does on a machine with GPUs
-    plan = compute.make_weighting_plan(
-        "bprop", WeightingSettings(emit="attention"), tokenizer=None, model=str(encoder), device="cpu", seed=42
-    )
-    passages = iter(make_passages(40))
-    count, _ = compute._choose_workers(plan, passages, RunnerSettings(runner="processes"))
-    weigher = compute.PassageWeigher(plan, count, None, False, False)
-    assert len(weigher._workers._pool._processes) == 3
-    weigher.close()
-
-
-def test_with_workers_the_main_process_only_runs_the_model(encoder, capfd, monkeypatch):
-    corpus = write_corpus([passage.text for passage in make_passages(70)])
-    main, processes = os.getpid(), []
-
-    def fail_in_main(*arguments: Any) -> list[float]:
-        assert os.getpid() != main
-        return [0.5] * len(arguments[0])
-
-    monkeypatch.setattr(compute, "normalize_weights", fail_in_main)
-    predict = bprop.FirstTokenAttention.__call__
-    monkeypatch.setattr(
-        bprop.FirstTokenAttention, "__call__", lambda *inputs: processes.append(os.getpid()) or predict(*inputs)
-    )
-    call = f"{corpus} {options('bprop', encoder)} --set emit=attention --set num_workers=2"
-    assert set(weigh(capfd, call)[0]["weights"]) == {0.5}
-    assert set(processes) == {main}

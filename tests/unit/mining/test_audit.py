@@ -145,8 +145,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("batches", [1, 2])
-def test_an_interrupted_run_resumes_with_its_audit_and_report(batches, cwd, capfd, monkeypatch):
+def test_an_interrupted_run_resumes_with_its_audit_and_report(cwd, capfd, monkeypatch):
     more = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl", "--margin", "2", "--negatives", "4"]
     whole = ["--audit", "whole.audit.zst", "--report", "whole.html", "-o", "whole.jsonl"]
     parts = ["--audit", "audit.zst", "--report", "report.html", "-o", "out.jsonl"]
@@ -155,7 +154,7 @@ def test_an_interrupted_run_resumes_with_its_audit_and_report(batches, cwd, capf
 
     def until_killed(self: Miner, batch: Any) -> Any:
         done["batches"] += 1
-        if done["batches"] == batches:
+        if done["batches"] == 2:
             raise Killed
         return mine(self, batch)
 
@@ -163,7 +162,7 @@ def test_an_interrupted_run_resumes_with_its_audit_and_report(batches, cwd, capf
         patch.setattr(Miner, "mine", until_killed)
         with pytest.raises(Killed):
             run_command(capfd, *CALL, *more, *parts)
-    assert (cwd / "audit.zst.part").exists() == (batches > 1)
+    assert (cwd / "audit.zst.part").exists()
     run_command(capfd, *CALL, *more, *parts, "--resume")
     assert (cwd / "out.jsonl").read_bytes() == (cwd / "whole.jsonl").read_bytes()
     assert (cwd / "report.html").read_bytes() == (cwd / "whole.html").read_bytes()

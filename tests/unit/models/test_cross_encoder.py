@@ -27,8 +27,7 @@ from drtk.models.generator_input import format_passage
 from drtk.records import Passage
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_json
-from drtk.text.batching import PairTokenizer, iter_batches_by_length
-from drtk.training.reranker import GROUP_TOKENS
+from drtk.text.batching import PairTokenizer
 from tests.tiny_models import make_collection, save_tiny_cross_encoder, save_tiny_encoder, save_tiny_generator
 
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
@@ -238,13 +237,6 @@ def test_groups_of_similar_length_give_the_logits_and_gradients_of_one_batch(fol
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-5)
     for mine, theirs in zip(results[0][1], results[1][1], strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
-
-
-def test_groups_on_gpus_save_padding() -> None:
-    lengths = np.random.default_rng(1).integers(20, 512, 1024)
-    groups = [lengths[rows] for rows in iter_batches_by_length(lengths, budget=GROUP_TOKENS["cuda"])]
-    assert sum(len(group) * group.max() for group in groups) < 1.1 * lengths.sum()
-    assert len(groups) < 30  # large enough for a GPU
 
 
 @pytest.mark.parametrize("old", [{}, {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}])

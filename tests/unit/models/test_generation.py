@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -334,10 +335,11 @@ def test_ignored_settings_depend_on_the_decoding() -> None:
     assert find_ignored_settings(model, "beam") == {"no_repeat_ngram_size": 3, "early_stopping": True}
 
 
-def test_greedy_and_sample_replaces_the_first_sample_by_the_greedy_text() -> None:
+@pytest.mark.parametrize("filters", [{"top_k": 20}, {"top_k": 0, "top_p": 1.0}])
+def test_greedy_and_sample_replaces_the_first_sample_by_the_greedy_text(filters: dict[str, Any]) -> None:
     writer, keys = create_tiny_writer("t5"), list("abcde")
     inputs = make_inputs(writer, [0, 1, 2, 3, 4])
-    shape = {"max_new_tokens": 12, "top_k": 20}
+    shape = {"max_new_tokens": 12, **filters}
     greedy = generate_tokens(writer, *inputs, keys, GenerationSettings(n=1, decode="greedy", max_new_tokens=12), seed=7)
     sampled = generate_tokens(writer, *inputs, keys, GenerationSettings(n=4, decode="sample", **shape), seed=7)
     both = generate_tokens(writer, *inputs, keys, GenerationSettings(n=4, decode="greedy+sample", **shape), seed=7)
@@ -401,15 +403,6 @@ def test_sampling_from_all_tokens_has_their_probabilities() -> None:
     shares = torch.bincount(tokens, minlength=7) / len(tokens)
     assert shares.tolist() == pytest.approx(probabilities.tolist(), abs=0.03)
     assert shares[[2, 6]].tolist() == [0, 0]
-
-
-def test_greedy_and_sample_begins_with_the_greedy_text_without_filters() -> None:
-    writer = create_tiny_writer("t5")
-    inputs = make_inputs(writer, [0, 1])
-    greedy = generate_tokens(writer, *inputs, ["a", "b"], GenerationSettings(n=1, decode="greedy"), seed=7)
-    settings = GenerationSettings(n=2, decode="greedy+sample", top_k=0, top_p=1.0)
-    both = generate_tokens(writer, *inputs, ["a", "b"], settings, seed=7)
-    assert [group[0] for group in both] == [group[0] for group in greedy]
 
 
 @given(

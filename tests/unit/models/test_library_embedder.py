@@ -60,20 +60,6 @@ def test_vectors_are_those_of_sentence_transformers(folder: Path, tmp_path: Path
         make(folder, "query", pooling="mean")
 
 
-def test_prompts_of_other_names_are_not_used_but_named(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    shutil.copytree(folder, tmp_path / "m")
-    config = tmp_path / "m" / "config_sentence_transformers.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"prompts": {"web_search_query": "find: "}}))
-    with caplog.at_level("WARNING", "drtk"):
-        make(tmp_path / "m", "query", prompt="x")
-        make(tmp_path / "m", "passage")
-        assert not caplog.text
-        make(tmp_path / "m", "query")
-    assert "queries get no prompt; to use web_search_query, give its text as `prompt`" in caplog.text
-
-
 def test_the_digest_of_a_model_includes_its_code_and_weights(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "m")
     embedder = make(tmp_path / "m", "query")

@@ -115,8 +115,11 @@ def test_weights_of_another_shape_are_reported(folders: dict[str, Path], tmp_pat
         load_encoder(cut)
 
 
-@pytest.mark.parametrize("prefix", ["module.", "bert.", "0.auto_model."])
-@pytest.mark.parametrize("kind", ["encoder", "new cross-encoder", "cross-encoder", "masked LM", "t5"])
+@pytest.mark.parametrize(
+    ("kind", "prefix"),
+    [*((kind, "module.") for kind in ("encoder", "new cross-encoder", "cross-encoder", "masked LM", "t5")),
+     ("encoder", "bert."), ("encoder", "0.auto_model.")],
+)  # fmt: skip
 def test_prefixes_of_wrappers_are_removed(folders: dict[str, Path], tmp_path: Path, kind: str, prefix: str) -> None:
     wrapped = copy_with_weights(folders[kind], tmp_path / "m", rename_weights(prefix.__add__))
     mine, theirs = LOADERS[kind](folders[kind]), LOADERS[kind](wrapped)

@@ -100,7 +100,7 @@ def test_states_and_gradients_equal_those_with_padding(model_type: str, left: bo
     assert_equal_gradients(compute_gradients(packed, actual), compute_gradients(padded, expected * tokens))
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("model_type", ["bert", "modernbert", "llama"])  # three kinds of heads
 def test_logits_equal_those_with_padding(model_type: str, count_calls: Count) -> None:
     padded = create_model(model_type, AutoModelForSequenceClassification)
     packed, inputs = deepcopy(padded), create_inputs(padded)
@@ -288,12 +288,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
     return files
 
 
-@pytest.mark.parametrize("preset", ["simlm", "cocondenser", "retromae", "simcse", "diffcse-sts-bert"])
+@pytest.mark.parametrize("preset", ["cocondenser", "retromae", "diffcse-sts-bert"])
 def test_pretraining_without_padding(preset: str, files: PretrainingFiles, count_calls: Count, tmp_path: Path) -> None:
     micro = 4 if preset == "diffcse-sts-bert" else 2  # batch norm needs the whole batch
     schedule = f"--max-steps 4 --batch-size 4 --micro-batch-size {micro} --max-length 24 --learning-rate 1e-3".split()
     schedule += ["--set", "log_steps=1", "--set", "held_out=0"]
-    if preset in ("simlm", "diffcse-sts-bert"):
+    if preset == "diffcse-sts-bert":
         schedule += ["--generator", str(files.generator)]
     losses = []
     for packed in ("true", "false"):
@@ -307,7 +307,7 @@ def test_pretraining_without_padding(preset: str, files: PretrainingFiles, count
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-@pytest.mark.parametrize("more", [(), ("--set", "grad_cache=5"), ("--set", "lora=2")])
+@pytest.mark.parametrize("more", [("--set", "grad_cache=5"), ("--set", "lora=2")])
 def test_training_a_retriever_without_padding(more: tuple[str, ...], count_calls: Count, tmp_path: Path) -> None:
     if "lora=2" in more:
         pytest.importorskip("peft")

@@ -53,11 +53,6 @@ def run(
     return made
 
 
-def test_several_lines_in_one_piece_are_counted(tmp_path: Path) -> None:
-    run(tmp_path / "out", lambda batch: [b"".join(copy(batch))])
-    assert read_json(tmp_path / "out.meta.json")["counts"]["out"] == 2 * len(RECORDS)
-
-
 def interrupt(output: Path, *, at: int = 25, **given: Any) -> None:
     with pytest.raises(Interrupted):
         run(output, stop_at(at), **given)
@@ -137,15 +132,6 @@ def test_resuming_with_another_part_setting_or_file_is_rejected_and_force_starts
         run(tmp_path / "out", resume=True, settings=settings)
     run(tmp_path / "out", resume=True, force=True, settings=settings)
     assert content(tmp_path / "out") == WHOLE
-
-
-def test_an_interrupted_run_is_not_overwritten_by_accident(tmp_path: Path) -> None:
-    interrupt(tmp_path / "out")
-    with pytest.raises(DrtkError, match=r"contains 20 finished records .* use `resume` .* or `force` to start over"):
-        run(tmp_path / "out")
-    run(tmp_path / "out", force=True)
-    assert content(tmp_path / "out") == WHOLE
-    assert not (tmp_path / "out.part.json").exists()
 
 
 def test_resuming_with_another_input_is_rejected(tmp_path: Path) -> None:

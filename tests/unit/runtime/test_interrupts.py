@@ -16,7 +16,6 @@ import pytest
 
 from drtk.runtime import atomic, filter_job, streams
 from drtk.runtime.filter_job import BatchResult, FilterJob
-from drtk.runtime.streams import Output
 
 FILES = {module.__file__ for module in (atomic, filter_job, streams)}
 RECORDS = [{"_id": f"d{number}"} for number in range(3)]  # a batch and a half
@@ -90,18 +89,3 @@ def test_an_interrupted_run_can_be_resumed(tmp_path: Path, prepare: Callable[[Pa
         assert (folder / "out").read_bytes() == WHOLE, moment
         shutil.rmtree(folder)
     raise AssertionError("the run never ended")
-
-
-def test_a_part_of_another_run_is_not_removed(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-
-    def run_and_interrupt() -> None:
-        with Output(str(target)) as output:
-            output.write(b"one\n")
-            os.replace(tmp_path / "out.part", target)
-            (tmp_path / "out.part").write_bytes(b"theirs\n")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_and_interrupt()
-    assert (tmp_path / "out.part").read_bytes() == b"theirs\n"

@@ -42,6 +42,9 @@ def test_a_model_folder_has_a_card_for_the_hub(
     assert "- `data/train.jsonl`, digest (blake2b) ab12" in card.text
     assert use in card.text if use else "## Use" not in card.text
     assert CARD in read_manifest(tmp_path)["files"]
+    (tmp_path / "corpus").mkdir()
+    write_manifest(tmp_path / "corpus", create_manifest("corpus", {}))
+    assert not (tmp_path / "corpus" / CARD).exists()
 
 
 @pytest.mark.parametrize(
@@ -67,22 +70,6 @@ def test_a_model_folder_has_a_card_for_the_hub(
             {"base_model": None, "datasets": ["BeIR/nq", "me/pairs"]},
             [],
             [],
-        ),
-        (
-            "init-model",
-            "drtk init-model corpus.jsonl -o out",
-            {"settings": {}},
-            {"pipeline_tag": None},
-            ["has random weights"],
-            [],
-        ),
-        (
-            "pretrain",
-            "python pretrain.py",
-            {"settings": {}, "preset": "simlm"},
-            {"base_model": None, "datasets": ["me/pairs"]},
-            ["Preset: `simlm`"],
-            ["trained from"],
         ),
         (
             "export",
@@ -133,14 +120,3 @@ def test_a_card_names_where_the_model_is_from(
     assert {name: getattr(card.data, name) for name in metadata} == metadata
     assert [text for text in shown if text not in card.text] == []
     assert [text for text in not_shown if text in card.text] == []
-
-
-def test_a_local_model_is_no_base_model_of_the_hub(tmp_path: Path) -> None:
-    (tmp_path / "base").mkdir()
-    manifest = create_manifest("model", {"model": str(tmp_path / "base")}, program="pretrain")
-    write_manifest(tmp_path, complete_manifest(manifest, inputs=[], counts={}, seconds=1))
-    card = ModelCard((tmp_path / CARD).read_text(encoding="utf-8"))
-    assert card.data.base_model is None
-    assert "Evaluation" not in card.text
-    write_manifest(tmp_path / "base", create_manifest("corpus", {}))
-    assert not (tmp_path / "base" / CARD).exists()

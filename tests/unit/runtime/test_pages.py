@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
 
 import pytest
 from markupsafe import Markup
@@ -39,39 +38,6 @@ def test_text_is_escaped_everywhere_and_tags_are_closed() -> None:
     cells = ["".join(cell.itertext()) for cell in body.iter("td")]
     assert cells == [EVIL, "1.0000", EVIL, EVIL, EVIL, ""]
     assert isinstance(parts[0], Markup)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "least", "cover", "expected"),
-    [
-        (1.5, 30.5, 1.0, False, [10, 20, 30]),
-        (0.5, 3.5, 1.0, False, [1, 2, 3]),
-        (-17.5, 2.5, 0.0, False, [-15, -10, -5, 0]),
-        (0.0, 0.073, 0.0, True, [0, 0.05, 0.1]),
-        (0.0, 0.0003, 0.0, False, [0, 0.0001, 0.0002, 0.0003]),
-    ],
-)
-def test_ticks_are_round_numbers(low: float, high: float, least: float, cover: bool, expected: list[float]) -> None:
-    assert pages.compute_ticks(low, high, 3 if cover else 5, min_step=least, cover_high=cover) == pytest.approx(
-        expected
-    )
-
-
-@pytest.mark.parametrize(
-    ("shares", "edges"), [([0.75, 0.25], [0.5, 1.5, 2.5]), ([0.1, 0.0, 0.9], [-0.25, 0.0, 0.25, 0.5])]
-)
-def test_histogram_bars_are_placed_above_their_values(shares: Sequence[float], edges: Sequence[float]) -> None:
-    figure = ElementTree.fromstring(pages.render_histogram(shares, edges, label="share", caption="ranks"))
-    places = {text.text or "": (float(text.get("x", "")), float(text.get("y", ""))) for text in figure.iter("text")}
-    drawn = [[float(bar.get(name, "")) for name in ("x", "y", "width", "height")] for bar in figure.iter("rect")]
-    bottom = places["0%"][1] - 4
-    per_share = (bottom - (places["50%"][1] - 4)) / 0.5
-    assert [height for *_, height in drawn] == pytest.approx([share * per_share for share in shares if share], abs=0.02)
-    assert [y + height for _, y, _, height in drawn] == pytest.approx([bottom] * len(drawn), abs=0.02)
-    if "1" in places:  # whole numbers are in the middle of their bins
-        assert drawn[0][0] + drawn[0][2] / 2 == pytest.approx(places["1"][0], abs=0.02)
-    width, height = pages.HISTOGRAM_SIZE
-    assert all(0 <= x <= width and 0 <= y <= height for x, y in places.values())
 
 
 def test_bars_of_differences_go_up_and_down_from_zero_and_have_an_axis() -> None:

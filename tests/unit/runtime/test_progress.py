@@ -9,12 +9,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from drtk.runtime import inputs, streams
-from drtk.runtime.inputs import InputTracker
+from drtk.runtime import streams
 from drtk.runtime.progress import Progress, log, log_detail, name_options, set_verbosity, warn
 from drtk.runtime.streams import count_lines
 
@@ -77,29 +75,6 @@ def test_lines_of_jsonl_files_are_counted_unless_it_takes_long(tmp_path: Path, m
     assert count_lines("-") is None
     monkeypatch.setattr(streams, "MAX_COUNTED_COMPRESSED_BYTES", 10)
     assert count_lines(str(tmp_path / "corpus.jsonl.gz")) is None
-
-
-def test_an_unknown_total_is_estimated_from_the_share_that_was_read(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = Random(1)
-    lines = b"".join(rng.randbytes(60).hex().encode() + b"\n" for _ in range(100_000))  # 7 MB when compressed
-    (tmp_path / "run.gz").write_bytes(gzip.compress(lines, 1))
-    monkeypatch.setattr(inputs, "MIN_PROGRESS_BYTES", 1)
-    set_verbosity(quiet=False, verbose=False)
-    tracker, source = InputTracker(), str(tmp_path / "run.gz")
-    assert tracker.get_share_read(source) is None  # not opened
-    read = tracker.iter_lines(source)
-    with Progress("count", get_share=lambda: tracker.get_share_read(source), first=0) as progress:
-        for _ in range(50_000):
-            next(read)
-        progress.add(50_000)
-    assert "count: 50,000 of about " in capfd.readouterr().err
-    assert progress.total is not None
-    assert 50_000 < progress.total <= 100_000  # the readers are a few blocks ahead
-    assert len(list(read)) == 50_000
-    assert tracker.get_share_read(source) == 1
-    assert tracker.get_share_read("-") is None
 
 
 def test_a_terminal_gets_a_bar_with_messages_above_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
-    AutoTokenizer,
     BatchEncoding,
     DebertaV2Tokenizer,
     PreTrainedTokenizerFast,
@@ -221,19 +220,3 @@ def test_truncated_texts_are_counted(tokenizer):
     )
     assert count([exact], prompt="rivers ") == 1
     assert tokenize_texts(tokenizer, [exact, exact + "rivers"], max_length=5, are_targets=True).num_truncated == 1
-
-
-@pytest.mark.parametrize("type", [0, 1])
-def test_segment_types_are_those_of_the_tokenizer(tmp_path, type):
-    from tokenizers.processors import TemplateProcessing
-
-    tokenizer = AutoTokenizer.from_pretrained(save_tiny_encoder(tmp_path / "m"))
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=f"[CLS]:0 $A:{type} [SEP]:0",
-        special_tokens=[("[CLS]", tokenizer.cls_token_id), ("[SEP]", tokenizer.sep_token_id)],
-    )
-    tokens = tokenize_texts(tokenizer, ["", "rivers castles", "planets"], max_length=8, with_types=True)
-    assert tokens.types is not None
-    expected = [np.array([0] + [type] * (length - 2) + [0]) for length in tokens.lengths]
-    assert tokens.types.tolist() == np.concatenate(expected).tolist()
-    assert max(tokens.lengths) > 2

@@ -408,19 +408,6 @@ def test_leftovers_of_a_killed_run_are_removed(open_corpus, calls):
     assert len(calls) == 2
 
 
-def test_runs_without_locks_may_both_build(open_corpus, tmp_path, monkeypatch):
-    # The other run finishes while this one works, so the folder is there when this one renames its own.
-    build = token_dataset._build_cache
-
-    def overtaken(folder, *arguments):
-        build(folder, *arguments)
-        build(folder, *arguments)
-
-    monkeypatch.setattr(token_dataset, "_build_cache", overtaken)
-    assert len(open_corpus(passage("p1"))) == 1
-    assert list((tmp_path / "cache" / "tokens").glob("*-making-*")) == []
-
-
 def test_a_corpus_that_changes_while_it_is_read(tmp_path, pieces, monkeypatch):
     source = write(tmp_path / "c.jsonl", passage("p1"))
     encode = WordPieceTokenizer.encode
