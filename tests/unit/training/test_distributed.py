@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,9 +15,11 @@ import torch.multiprocessing as processes
 from torch import Tensor
 
 from drtk.models.seq2seq import GenerationModel, load_generation_model
-from drtk.training.distributed import gather_items, gather_rows
+from drtk.training.distributed import gather_items, gather_rows, share_batch_norm
 from drtk.training.generator import GenerationEvaluator, collate, compute_generator_terms
 from drtk.training.text_pairs import TextPair
+from tests.pretraining_setup import PretrainingFiles
+from tests.pretraining_setup import PretrainingSetup as PretrainingStage
 from tests.run_commands import make_torchrun_variables
 from tests.tiny_models import save_tiny_generator
 from tests.unit.training.test_grad_cache import LOSSES, create_setup, data
@@ -59,7 +61,63 @@ def evaluate(writer: GenerationModel) -> dict[str, float]:
     return GenerationEvaluator(writer, PAIRS, collate=collating, score=score, batch_size=2, max_new_tokens=5)()
 
 
-def check(rank: int, folder: str, generator: str, store: str, path: list[str]) -> None:
+MICRO = 2  # so two parts in each of two processes
+JOINT = "simlm, joint generator"
+PRESETS = ["mlm", "cocondenser", "simlm-rtd", "diffcse-sts-bert", JOINT, "master"]
+
+
+def make_pretraining_stage(files: PretrainingFiles, preset: str) -> PretrainingStage:
+    changes = ("generator.mode=joint", "generator.slot=encoder") if preset == JOINT else ()
+    stage = files.prepare(preset.partition(",")[0], *changes, batch_size=BATCH).randomize_weights().disable_dropout()
+    share_batch_norm(stage.network)  # as the command does
+    return stage
+
+
+def make_examples(stage: PretrainingStage, preset: str) -> list[int]:
+    """Return the examples of a step; for master, only those of the second process have a next passage."""
+    if preset != "master":
+        return [*range(BATCH)]
+    there = {number: stage.get_examples(number)[0].slots["next"].present for number in range(len(stage.rows))}
+    chosen = [next_one for has in (False, True) for next_one in [n for n in there if there[n] is has][: BATCH // 2]]
+    assert [there[number] for number in chosen] == [False] * 4 + [True] * 4
+    return chosen
+
+
+def collect_gradients(stage: PretrainingStage) -> dict[str, torch.Tensor]:
+    return {name: weight.grad.clone() for name, weight in stage.network.named_parameters() if weight.grad is not None}
+
+
+def prepare_pretraining(rank: int, folder: str) -> Callable[[], None]:
+    """Compute steps of presets in this process alone; return a function that compares them with those of two processes."""
+    os.environ["DRTK_CACHE"] = f"{folder}/cache"
+    world = PretrainingFiles(Path(folder) / "model", Path(folder) / "generator", Path(folder) / "corpus.jsonl")
+    stages = {preset: make_pretraining_stage(world, preset) for preset in PRESETS}
+    trainers = {preset: stage.trainer(Path(folder) / f"{preset}-{rank}") for preset, stage in stages.items()}
+    examples = {preset: make_examples(stage, preset) for preset, stage in stages.items()}
+    alone = {preset: stage.step(trainers[preset], examples[preset], micro=BATCH) for preset, stage in stages.items()}
+
+    def compare() -> None:
+        share = BATCH // 2
+        for preset, stage in stages.items():
+            loss, expected = alone[preset]
+            micro = share if preset == "diffcse-sts-bert" else MICRO  # batch norm needs its batch in one part
+            together = torch.nn.parallel.DistributedDataParallel(stage.network)
+            for _ in range(2):  # the second step would fail if a weight had waited for a gradient in the first
+                stage.network.zero_grad()
+                mine = stage.get_examples(*examples[preset][rank * share : rank * share + share])
+                part = trainers[preset].training_step(together, stage.data.build_collator(micro)(mine)).clone()
+            dist.all_reduce(part)
+            assert abs(float(part) / 2 - loss) < 1e-5 * max(1, abs(loss)), (preset, float(part) / 2, loss)
+            found = collect_gradients(stage)
+            assert found.keys() == expected.keys(), preset
+            for name in expected:
+                difference = float((found[name] - expected[name]).abs().max())
+                assert difference < 3e-5 * max(1.0, float(expected[name].abs().max())), (preset, name, difference)
+
+    return compare
+
+
+def check(rank: int, folder: str, generator: str, files: str, store: str, path: list[str]) -> None:
     sys.path[:] = path
     torch.set_num_threads(1)
     stages = {name: create_setup(Path(folder), name) for name in LOSSES}
@@ -73,6 +131,7 @@ def check(rank: int, folder: str, generator: str, store: str, path: list[str]) -
     writer = load_generation_model(Path(generator))
     lonely, wanted = run_generator_step(writer.model, collate_pairs(writer, 0, 4))
     figures = evaluate(writer)
+    compare_pretraining = prepare_pretraining(rank, files)
     os.environ |= make_torchrun_variables(rank=rank, processes=2)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for (name, chunk), trainer in trainers.items():
@@ -106,15 +165,15 @@ def check(rank: int, folder: str, generator: str, store: str, path: list[str]) -
     assert abs(together_figures["dev_loss"] - figures["dev_loss"]) < 1e-5
     assert together_figures["read"] == figures["read"]
     assert gather_items(["a", "c"] if rank == 0 else ["b"]) == ["a", "b", "c"]
+    compare_pretraining()
     dist.barrier()
     os._exit(0)  # without gloo's destructors, which once waited for a thread that had ended
 
 
 @pytest.mark.slow
-def test_two_processes_agree_with_one(data: Path, tmp_path: Path):
-    # The same of pre-training is in tests/slow/test_torchrun.py.
+def test_two_processes_agree_with_one(data: Path, files: PretrainingFiles, tmp_path: Path):
     generator = save_tiny_generator(tmp_path / "generator", "t5")
-    folders = (str(data), str(generator), str(tmp_path / "store"))
+    folders = (str(data), str(generator), str(files.model.parent), str(tmp_path / "store"))
     processes.spawn(check, args=(*folders, sys.path), nprocs=2)
 
 
