@@ -66,7 +66,7 @@ Answers = Annotated[
     str, make_option("--answers FILE", "Questions with answers; a passage that contains an answer counts as relevant.")
 ]
 Device = Annotated[
-    str, make_option("--device NAME", "Device: auto, cpu, cuda, mps; except in training also cuda:1 …", panel=HARDWARE)
+    str, make_option("--device NAME", "Device: auto, cpu, cuda, mps; or cuda:N, not in training.", panel=HARDWARE)
 ]
 WithFiles = Annotated[
     list[str] | None,

@@ -21,7 +21,7 @@ MAX_HELD_OUT = 0.1  # share of the corpus, if the preset sets `held_out`: preset
 @with_settings(PretrainSettings, preset=True, recipe="recipe", panel=TRAINING)
 @folder_command("model", resume=True, passages=True, may_differ=MAY_DIFFER)
 def pretrain(
-    passages: Annotated[list[str], make_argument("PASSAGES", "Passage files, in any supported format.")],
+    passages: Annotated[list[str], make_argument("PASSAGES…", "Passage files, in any supported format.")],
     model: Annotated[str, make_option("--model MODEL", "Encoder to start from, a folder or Hub name[@revision].")],
     output: Annotated[
         str, make_option("--output -o DIR", "Output folder (not needed with --dry-run).", show_default=False)
@@ -170,14 +170,14 @@ def pretrain(
 
 def _build_probe(folder: str | None, split: str, pairs: str | None, job: FolderJob) -> Any:
     """Return a function that evaluates an encoder on --dev or --dev-sts; None if neither is given."""
-    from drtk.evaluation.dev_evaluation import RankingProbe, RatingProbe
+    from drtk.evaluation.dev_evaluation import RatingProbe, RetrievalEvaluator
     from drtk.models.checkpoint import embed_texts
 
     if folder is None and pairs is None:
         return None
     probe: Any
     if folder is not None:
-        probe = RankingProbe(Path(folder), split=split, tracker=job.tracker)
+        probe = RetrievalEvaluator(Path(folder), split=split, tracker=job.tracker)
     else:
         probe = RatingProbe(str(pairs), tracker=job.tracker)
     return lambda model: probe(lambda items, role: embed_texts(model, items, role=role))

@@ -27,7 +27,7 @@ def report(
 ) -> None:
     """Compare runs in a report with measures, significance tests and a figure.
 
-    Writes report.json, report.md and report.png, and prints the report without single queries: the tables
+    Writes report.json, report.md and report.png, and prints the report without per-query results: the tables
     of drtk compare, the effect of a fusion, and the change of the training loss.
 
     Examples:

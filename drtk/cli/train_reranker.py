@@ -23,7 +23,7 @@ from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RerankerConfig
 
 if TYPE_CHECKING:
-    from drtk.evaluation.dev_evaluation import RerankingProbe
+    from drtk.evaluation.dev_evaluation import RerankingEvaluator
 
 
 @with_settings(RerankerConfig, preset=True)
@@ -58,7 +58,7 @@ def train_reranker(
 ) -> None:
     """Train a cross-encoder from training examples, or a list reranker (HLATR) from a run.
 
-    Writes a model folder for drtk rerank. That of a cross-encoder is also for drtk score and the CrossEncoder class of
+    Writes a model folder for drtk rerank. A cross-encoder also works with drtk score and the CrossEncoder class of
     sentence-transformers. The loss is logged in log.jsonl.
 
     Examples:
@@ -107,14 +107,14 @@ def train_reranker(
         _train_on_pairs(examples, str(corpus), str(queries), str(model), dev, probe, seed, device, settings, job)
 
 
-def _build_probe(dev: str, run: str, settings: RerankerConfig, job: FolderJob) -> RerankingProbe:
+def _build_probe(dev: str, run: str, settings: RerankerConfig, job: FolderJob) -> RerankingEvaluator:
     from drtk.data.beir import find_qrels
     from drtk.data.trec import load_qrels
-    from drtk.evaluation.dev_evaluation import RerankingProbe
+    from drtk.evaluation.dev_evaluation import RerankingEvaluator
 
     judgments = load_qrels(str(find_qrels(Path(dev), settings.dev_split)), tracker=job.tracker)
     depth = min(settings.dev_depth, settings.depth) if settings.kind == "hlatr" else settings.dev_depth
-    return RerankingProbe(run, judgments, depth=depth, limit=settings.dev_queries, tracker=job.tracker)
+    return RerankingEvaluator(run, judgments, depth=depth, limit=settings.dev_queries, tracker=job.tracker)
 
 
 def _train_on_pairs(
@@ -123,7 +123,7 @@ def _train_on_pairs(
     queries: str,
     model: str,
     dev: str | None,
-    probe: RerankingProbe | None,
+    probe: RerankingEvaluator | None,
     seed: int,
     device: str,
     settings: RerankerConfig,
@@ -180,7 +180,7 @@ def _train_on_pairs(
     job.finish(**{PAIRING: {"title": title, "max_length": start.max_length}, "best": best})
 
 
-def _load_dev_texts(dev: str, probe: RerankingProbe, corpus: str, job: FolderJob) -> tuple[dict[str, str], Any]:
+def _load_dev_texts(dev: str, probe: RerankingEvaluator, corpus: str, job: FolderJob) -> tuple[dict[str, str], Any]:
     """Return the texts of the development queries, and the corpus of the candidates: the one in `dev`, or else `corpus`."""
     from drtk.data.beir import find_file, require_file
     from drtk.data.corpus_store import CorpusStore
@@ -211,7 +211,7 @@ def _train_on_lists(
     vectors: str,
     qrels: str,
     dev: str | None,
-    probe: RerankingProbe | None,
+    probe: RerankingEvaluator | None,
     seed: int,
     device: str,
     settings: RerankerConfig,

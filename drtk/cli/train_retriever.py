@@ -87,14 +87,14 @@ def train_retriever(
     from drtk.training.retriever import train_from_files
 
     def build_evaluator(towers: dict[str, TextEncoder], data: TrainingData) -> Callable[[], dict[str, float]]:
-        from drtk.evaluation.dev_evaluation import RankingProbe
+        from drtk.evaluation.dev_evaluation import RetrievalEvaluator
         from drtk.models.checkpoint import embed_for_dot_product
         from drtk.runtime.progress import round_significant
         from drtk.training.best_checkpoint import Metrics
         from drtk.training.folds import digest_question
         from drtk.training.text_pairs import warn_of_overlap
 
-        probe = RankingProbe(
+        probe = RetrievalEvaluator(
             Path(str(dev)),
             split=split,
             tracker=job.tracker,

@@ -22,7 +22,9 @@ def _declare_text_file(help: str) -> Any:
 class ConversionSettings:
     """Settings of `drtk convert`."""
 
-    kind: Kind | None = option(None, "Kind of records in the input. [required]", flag="--as", panel=INPUT)
+    kind: Kind | None = option(
+        None, "Kind of records in the input. [required, except with --masked-lm]", flag="--as", panel=INPUT
+    )
     to: str | None = option(
         None, "Output format, such as beir or tevatron. [default: drtk's]", metavar="FORMAT", panel=INPUT
     )

@@ -35,8 +35,8 @@ EncodeRecords = Callable[[Sequence[Any], Literal["query", "passage"]], np.ndarra
 SampleKey = Callable[[str], float]  # hash of an id; the ids with the smallest hashes are sampled
 
 
-class RankingProbe:
-    """Probe of an encoder: nDCG@10 of exact search by inner product on a collection in BEIR format.
+class RetrievalEvaluator:
+    """Evaluator of an encoder: nDCG@10 of exact search by inner product on a collection in BEIR format.
 
     max_queries: maximum number of judged queries; None: all
     max_passages: maximum number of passages, but all relevant ones are included; None: all
@@ -130,7 +130,7 @@ def compare_encoders(
     queries: maximum number of queries, sampled at random
     pool: maximum number of passages, sampled at random, but all relevant ones are included
     """
-    probe = RankingProbe(folder, split=split, tracker=tracker, max_queries=queries, max_passages=pool)
+    probe = RetrievalEvaluator(folder, split=split, tracker=tracker, max_queries=queries, max_passages=pool)
     metrics_by_encoder = {}
     for name, encoder in encoders.items():
         start = time.perf_counter()
@@ -143,8 +143,8 @@ def compare_encoders(
     return metrics_by_encoder
 
 
-class RerankingProbe:
-    """Probe of a reranker: RR@10 and nDCG@10 after reranking the top documents of a run.
+class RerankingEvaluator:
+    """Evaluator of a reranker: RR@10 and nDCG@10 after reranking the top documents of a run.
 
     candidates: (query id, top-ranked document ids, best first) for each evaluated query
     limit: maximum number of queries, sampled at even intervals from the judged queries of the run

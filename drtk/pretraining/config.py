@@ -24,8 +24,8 @@ class PretrainSettings:
     batch_size: int = option(2048, "Examples per optimizer step, over all devices.", at_least=1)
     micro_batch_size: int | None = option(
         None,
-        "Examples per forward pass and device. [default: 32 on a CPU, or on a GPU without packing and contrastive losses; "
-        "else all, halved when out of memory]",
+        "Examples per forward pass and device. [default: 32 on a CPU, and on a GPU with neither packing nor contrastive losses; "
+        "else the whole batch, halved when out of memory]",
         at_least=1,
         panel=HARDWARE,
     )

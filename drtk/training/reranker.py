@@ -32,7 +32,7 @@ GPU_TOKENS = 65536  # tokens of pairs evaluated at once on a GPU
 
 
 class DevCandidates(Protocol):
-    """Protocol for the candidates of an evaluation; implemented by drtk.evaluation.dev_evaluation.RerankingProbe.
+    """Protocol for the candidates of an evaluation; implemented by drtk.evaluation.dev_evaluation.RerankingEvaluator.
 
     candidates: (query id, passage ids) of each query
     A call with the scores of all candidates in this order, (candidates,), returns the metrics by name.

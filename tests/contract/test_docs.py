@@ -57,6 +57,7 @@ def test_the_list_of_methods_leads_to_every_page():
     assert sorted(listed) == sorted(path.stem for path in (DOCS / "methods").glob("*.md") if path.stem != "README")
 
 
+@pytest.mark.slow
 def test_generated_parts_are_current_and_a_check_notices_an_outdated_page(tmp_path):
     shutil.copytree(DOCS, tmp_path / "docs")
     for name in ("drtk", "results"):

@@ -12,7 +12,7 @@ from drtk.data.collection import copy_dev_set, iter_collection_files, resolve_co
 from drtk.data.readers import read_passages, read_queries
 from drtk.data.trec import load_qrels
 from drtk.errors import DrtkError, MissingDependency, UsageError
-from drtk.evaluation.dev_evaluation import RankingProbe
+from drtk.evaluation.dev_evaluation import RetrievalEvaluator
 from drtk.records import Passage, Query
 from drtk.runtime.inputs import InputTracker
 from drtk.training.config import RerankerConfig
@@ -161,7 +161,7 @@ def test_a_development_set_of_ir_datasets(tmp_path: Path, caplog: pytest.LogCapt
             library.registry.register(name, library.create_dataset(**{n: str(tmp_path / n) for n in files}))
     folder = Path(copy_dev_set("irds:drtk-dev/dev"))
     assert copy_dev_set("irds:drtk-dev/dev") == str(folder)
-    probe = RankingProbe(folder, split=choose_dev_split(folder), tracker=InputTracker())
+    probe = RetrievalEvaluator(folder, split=choose_dev_split(folder), tracker=InputTracker())
     assert probe(encode) == 1
     assert copy_dev_set(str(tmp_path)) == str(tmp_path)
     for id in ("drtk-dev/test", "drtk-dev/test/small", "drtk-dev/test-a", "test200"):

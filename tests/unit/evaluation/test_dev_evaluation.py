@@ -11,7 +11,7 @@ import pytest
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.evaluation import dev_evaluation
-from drtk.evaluation.dev_evaluation import RankingProbe, RatingProbe, RerankingProbe, sample_passages
+from drtk.evaluation.dev_evaluation import RatingProbe, RerankingEvaluator, RetrievalEvaluator, sample_passages
 from drtk.records import Passage
 from drtk.runtime.inputs import InputTracker
 from tests.run_commands import write_text
@@ -38,7 +38,7 @@ def write_collection(folder: Path) -> Path:
 
 def test_in_batch_accuracy(tmp_path: Path) -> None:
     # positives: ab of q1 "a", b of q2 "b". ab . a = 1 > b . a = 0: right; b . b = 1 = ab . b: a tie is no win
-    probe = RankingProbe(write_collection(tmp_path / "c"), split="dev", tracker=InputTracker())
+    probe = RetrievalEvaluator(write_collection(tmp_path / "c"), split="dev", tracker=InputTracker())
     assert probe.compute_metrics(encode, batch_size=2) == {
         "nDCG@10": pytest.approx((0.6309298 + 1) / 2),
         "accuracy": 0.5,
@@ -48,7 +48,7 @@ def test_in_batch_accuracy(tmp_path: Path) -> None:
     assert probe.compute_metrics(lambda items, role: np.full((len(items), 4), np.nan), batch_size=2)["accuracy"] == 0.0
     judged = "query-id\tcorpus-id\tscore\nq1\tb\t1\nq1\taa\t0\nq2\taa\t2\nq2\tb\t1\nq3\tc\t0\n"  # q3 has no positive
     write_text(tmp_path / "c" / "qrels" / "dev.tsv", judged)
-    other_probe = RankingProbe(tmp_path / "c", split="dev", tracker=InputTracker())
+    other_probe = RetrievalEvaluator(tmp_path / "c", split="dev", tracker=InputTracker())
     # the positive of q1 is b: aa . a = 2 > b . a = 0; of q2 aa: b . b = 1 > aa . b = 0. Alone, each is first
     assert other_probe.compute_metrics(encode, batch_size=2)["accuracy"] == 0.0
     assert other_probe.compute_metrics(encode, batch_size=1)["accuracy"] == 1.0
@@ -58,7 +58,7 @@ def test_pool_has_relevant_passages_and_a_sample_of_others(tmp_path: Path, monke
     folder = write_collection(tmp_path / "c")
     hashes = {"q1": 0.9, "q2": 0.1, "aa": 0.5, "b": 0.9, "ab": 0.1, "c": 0.2}
     monkeypatch.setattr(dev_evaluation, "sample_uniform", lambda *key: hashes[key[-1]])
-    probe = RankingProbe(folder, split="dev", tracker=InputTracker(), max_queries=1, max_passages=2)
+    probe = RetrievalEvaluator(folder, split="dev", tracker=InputTracker(), max_queries=1, max_passages=2)
     assert [query.id for query in probe.queries] == ["q2"]
     # the relevant passage and the one with the smallest hash, in file order
     assert [passage.id for passage in probe._passages] == ["b", "ab"]
@@ -78,7 +78,7 @@ def test_limit_samples_queries_evenly(tmp_path: Path) -> None:
     judgments = {f"q{number}": {"d": 1} for number in range(201)}
 
     def sample_queries(limit: int) -> list[int]:
-        probe = RerankingProbe(str(run), judgments, depth=1, limit=limit, tracker=InputTracker())
+        probe = RerankingEvaluator(str(run), judgments, depth=1, limit=limit, tracker=InputTracker())
         return [int(query[1:]) for query, _ in probe.candidates]
 
     assert [len(sample_queries(limit)) for limit in (200, 201, 500)] == [200, 201, 201]
@@ -89,7 +89,7 @@ def test_limit_samples_queries_evenly(tmp_path: Path) -> None:
 def test_metrics_have_confidence_intervals_over_queries(tmp_path: Path) -> None:
     ranking = "".join(f"q{query} Q0 d{rank} {rank} {-rank} t\n" for query in (1, 2, 3) for rank in (1, 2))
     judgments = {"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"d3": 1}}
-    probe = RerankingProbe(
+    probe = RerankingEvaluator(
         str(write_text(tmp_path / "run", ranking)), judgments, depth=2, limit=9, tracker=InputTracker()
     )
     metrics = probe(np.array([2, 1] * 3, dtype=np.float32))
@@ -108,7 +108,7 @@ def test_missing_files_and_judgments_are_rejected(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "c")
     write_text(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq9\tab\t1\n")
     with pytest.raises(MismatchError, match="no query of dev has a judgment"):
-        RankingProbe(folder, split="dev", tracker=InputTracker())
+        RetrievalEvaluator(folder, split="dev", tracker=InputTracker())
     (folder / "corpus.jsonl").unlink()
     with pytest.raises(DrtkError, match=r"has no corpus\.jsonl"):
-        RankingProbe(folder, split="dev", tracker=InputTracker())
+        RetrievalEvaluator(folder, split="dev", tracker=InputTracker())
