@@ -39,7 +39,7 @@ UNFINISHED_MANIFEST = "meta.json.part"
 UNFINISHED = "unfinished; run its command again with `force`, or with `resume` if it has that option"
 SOURCES = ("source", "sources")  # settings that name the files of records; their content is compared, not paths
 _UNUSED_FILES = ("log.jsonl", "README.md")  # files of a model folder that are not needed to load it
-_WEIGHTS = (".safetensors", ".bin", ".onnx")
+_WEIGHTS = (".safetensors", ".bin", ".onnx", ".xml")  # .xml: OpenVINO
 _HIDDEN = re.compile(r"(^|/)\.|\.(part|tmp)(/|$)")
 _MODEL_CONFIGS = ("config.json", "modules.json")
 # At the top of a model folder, in a tower, or in a folder of sentence-transformers, such as 1_Pooling.
