@@ -265,17 +265,8 @@ def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[P
         columns = lines[0].split(b"\t") if lines else []
         is_known = all(map(bytes.isdigit, columns)) or columns[:1] == [QRELS_HEADER[0].encode()]
         if len(columns) in (2, 3) and not is_known:
-            return iter(
-                [
-                    (
-                        1,
-                        ValueError(
-                            "columns without names; before texts, add a header line, such as query<TAB>positive<TAB>negative; "
-                            f"write ids as lines such as {EXAMPLE}"
-                        ),
-                    )
-                ]
-            )
+            advice = f"before texts, add a header line, such as query<TAB>positive<TAB>negative; write ids as lines such as {EXAMPLE}"
+            return iter([(1, ValueError(f"columns without names; {advice}"))])
     return parse_rows(iter_json_rows(source, tracker), parse_example_row)
 
 
@@ -322,8 +313,8 @@ def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
     """Yield the hits of a TREC run, of MS MARCO's ranked pairs or top-1000 candidates (score 1/rank), or of DPR's results."""
     if _is_json(source, tracker):
         yield from _iter_result_hits(source, tracker)
-    elif len(line := _peek_line(source, tracker).split()) == 3:
-        if is_id_triple(b"\t".join(line)):
+    elif len((line := _peek_line(source, tracker)).split()) == 3:
+        if is_id_triple(line):
             yield 1, ValueError("a triple of ids (query, positive, negative), not a hit; use `as` examples")
             return
         yield from _iter_ranked_pairs(source, tracker)

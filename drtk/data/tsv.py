@@ -210,18 +210,14 @@ def _parse_quoted(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
             else:  # faster
                 columns = _decode_line(line).split("\t")
             id, text, title = _check_columns(columns, 3)
-        except csv.Error as error:
-            reason = "a carriage return outside quotes" if "new-line" in str(error) else error
-            end = number + reader.line_num - before
-            yield (
-                number,
-                ValueError(f"not quoted as by csv (lines {number} to {end - 1}): {reason}; correct the quotes"),
-            )
+        except (csv.Error, ValueError) as error:
+            end, problem = number + reader.line_num - before, str(error)
+            if isinstance(error, csv.Error):
+                reason = "a carriage return outside quotes" if "new-line" in problem else problem
+                problem = f"not quoted as by csv (lines {number} to {end - 1}): {reason}; correct the quotes"
+            yield number, ValueError(problem)
             for lost in range(number + 1, end):  # each counts as skipped
-                yield lost, ValueError(f"part of the row of line {number}, which is not quoted as by csv")
-            continue
-        except ValueError as error:
-            yield number, error
+                yield lost, ValueError(f"part of the invalid row of line {number}")
             continue
         yield number, {"_id": id, "title": title, "text": text}
 

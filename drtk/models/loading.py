@@ -38,9 +38,8 @@ def report_load_errors(folder: Path, problem: str) -> Iterator[None]:
     except DrtkError:
         raise
     except Exception as error:
-        reason = (
-            (str(error).strip() or repr(error)).splitlines()[0].rstrip(".").replace("`", "'")
-        )  # they name no options
+        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
+        reason = reason.replace("`", "'")  # names in backquotes would be printed as options
         if isinstance(error, UnpicklingError):  # torch advises to load the file unsafely
             reason = "a PyTorch file is damaged or contains code"
         raise DrtkError(f"{folder}: {problem}: {reason}; restore the folder or use another model") from error

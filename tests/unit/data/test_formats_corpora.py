@@ -155,7 +155,7 @@ def test_bad_records_are_reported_with_their_line_and_can_be_skipped(
 def test_an_unclosed_quote_invalidates_the_lines_to_the_next_quote(tmp_path: Path) -> None:
     lines = b"".join(b'%d\t"text ""%d"" here"\tt\n' % (number, number) for number in range(50))
     (tmp_path / "corpus").write_bytes(b'id\ttext\ttitle\nx\t"open\tt\n' + lines)
-    with pytest.raises(RecordError, match=r"corpus:3: part of the row of line 2, which is not quoted as by csv"):
+    with pytest.raises(RecordError, match=r"corpus:3: part of the invalid row of line 2"):
         list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=1)))
     actual = list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=2)))
     assert [passage.id for passage in actual] == [str(number) for number in range(1, 50)]
