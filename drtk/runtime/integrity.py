@@ -88,7 +88,7 @@ def find_changed_files(
     is_same: whether a file of the recorded size has the recorded content; None: compare only sizes
     """
     if not isinstance(record, dict) or not all(isinstance(entry, dict) for entry in record.values()):
-        yield "meta.json", "does not record the sizes of files, as this version does"
+        yield "meta.json", "does not record file sizes"
         return
     for name, entry in record.items():
         if "bytes" not in entry:  # a link, which drtk does not make
