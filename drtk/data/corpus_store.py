@@ -60,7 +60,7 @@ class CorpusStore:
         """
         if is_stream(str(source)) or is_hub_dataset(str(source)):
             raise DrtkError(
-                f"{get_source_name(str(source))}: the corpus must be a file, because its passages are looked up by id; write it to a file first"
+                f"{get_source_name(str(source))}: the corpus must be a file, because its passages are looked up by id; write one with `drtk convert … --as passages -o corpus.jsonl`"
             )
         path = Path(source)
         if not path.exists():

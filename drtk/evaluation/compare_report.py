@@ -102,8 +102,11 @@ def _list_notes(comparison: Comparison) -> list[str]:
     if settings.correction == "none":
         corrected = "not corrected"
     effect = "d: difference divided by the standard deviation of the differences (Cohen's d)"
+    is_any_significant = any(c.significant for c in comparison.tests)
+    criterion = "† differs significantly" if is_any_significant else "No difference is significant"
     notes = [
-        f"† differs significantly: both tests have a p below {settings.alpha:g} ({corrected}).",
+        "* or bold: best mean of a measure.",
+        f"{criterion} (both tests with p below {settings.alpha:g}; {corrected}).",
         f"difference: mean over queries, with its {settings.confidence:.0%} confidence interval; {effect}.",
         f"p(t): paired two-sided t-test; p(rand): two-sided randomization test, up to {settings.permutations:,} sign assignments.",
     ]

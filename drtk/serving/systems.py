@@ -10,7 +10,7 @@ from typing import Any
 
 from drtk.data.readers import read_queries
 from drtk.data.trec import load_qrels
-from drtk.errors import MismatchError
+from drtk.errors import MismatchError, UsageError
 from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.indexing.base import Ranking
@@ -128,7 +128,8 @@ class Systems:
     corpus: file of the passages; None uses the corpora recorded in the indexes; a system without one uses another system's
     measures: measures that are computed for each judged query, separated by spaces or commas
     prompt: as in `SearchSystem`
-    Raises MismatchError if no corpus is found, or if no query is judged, and the errors of loading an encoder.
+    Raises UsageError for a `prompt` without effect, MismatchError if no corpus is found or no query is judged, and the
+    errors of loading an encoder.
     """
 
     def __init__(
@@ -143,6 +144,8 @@ class Systems:
     ) -> None:
         self._reported: set[str] = set()  # systems with another corpus
         self.systems = [SearchSystem(name, folder, corpus, prompt=prompt) for name, folder in folders.items()]
+        if prompt is not None and not any(system.group.needs_encoder for system in self.systems):
+            raise UsageError("`prompt` has no effect on indexes of words; omit it")
         for system in self.systems:  # loads the encoders, so that a missing one is reported at the start
             system.search([Query("start", "a")], 1)
         with_corpus = [system for system in self.systems if system.passages.names]
@@ -192,8 +195,11 @@ class Systems:
     def search(self, text: str, k: int, query_id: str | None = None) -> Iterator[SystemHits]:
         """Yield the top `k` passages of each system for a query text.
 
-        query_id: id of the query in the judgments; by default the id of the query with this text in the query set
+        query_id: id of the query in the query set; by default that of the query with this text
+        Raises MismatchError for an unknown `query_id`.
         """
+        if query_id and all(query.id != query_id for query in self._queries):
+            raise MismatchError(f"no query of the query set has the id {query_id!r}")
         grades = self._judgments.get(query_id or self._ids.get(text, ""), {})
         stems = stem_query_words(text)
         for system in self.systems:

@@ -123,6 +123,8 @@ def test_other_requests_are_rejected(client: TestClient) -> None:
         assert client.get(f"/api/search?query={query}").status_code == 422
     for path in ("/c.jsonl", "/..%2fc.jsonl", "/page.html", "//etc/passwd", "/docs"):
         assert client.get(path).status_code == 404
+    answer = client.get("/api/search?query=gear&query_id=q9")
+    assert (answer.status_code, answer.json()) == (400, {"detail": "no query of the query set has the id 'q9'"})
 
 
 def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
@@ -168,6 +170,8 @@ def test_systems_need_a_corpus_and_judged_queries(cwd: Path) -> None:
     (cwd / "other.tsv").write_text("query-id\tcorpus-id\tscore\nq9\td0#1\t1\n")
     with pytest.raises(MismatchError, match="no judged query"):
         Systems({"one": "one"}, queries="q.jsonl", qrels="other.tsv")
+    with pytest.raises(UsageError, match="`prompt` has no effect on indexes of words"):
+        Systems({"one": "one"}, prompt="find ")
     (cwd / "c.jsonl").rename("moved.jsonl")
     with pytest.raises(MismatchError, match="corpus"):
         Systems({"one": "one"})
