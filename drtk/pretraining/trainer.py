@@ -34,10 +34,8 @@ from drtk.training.arguments import Schedule, build_training_arguments
 from drtk.training.best_checkpoint import ModelSelection, TrainingEvaluator, save_weights
 from drtk.training.distributed import all_reduce_sum, gather_rows, get_rank, get_world_size, share_batch_norm
 from drtk.training.fit import MICRO_FILE, DrtkTrainer, NonFiniteLossError, enable_gradient_checkpointing, fit
-from drtk.training.sampling import derive_step_seed
 
 MICRO_BATCH = 32  # default on a CPU, and with padding, which is less in micro-batches of similar length
-_MAX_MICRO_BATCHES = 1 << 20  # upper bound of the micro-batches of a step
 EncoderScorer = Callable[[TextEncoder], float]
 
 
@@ -50,7 +48,7 @@ class Pretrainer(DrtkTrainer):
     """
 
     def __init__(self, *, data_collator: PretrainingCollator, micro_batch: int | None = None, **kwargs: Any) -> None:
-        super().__init__(objective=None, data_collator=data_collator, **kwargs)
+        super().__init__(objective=None, data_collator=data_collator, weights=kwargs["model"].loss_weights, **kwargs)
         if micro_batch is not None:
             data_collator.micro_batch = micro_batch
         self.micro_batch = None if needs_whole_batch(self.model) else data_collator.micro_batch
@@ -91,7 +89,7 @@ class Pretrainer(DrtkTrainer):
             is_last = number == len(micro_batches) - 1
             wrapped: Any = model
             with nullcontext() if is_last or not hasattr(model, "no_sync") else wrapped.no_sync():
-                self._set_micro_batch_seed(number)
+                self.seed_part(number)
                 with self.compute_loss_context_manager():
                     output: PretrainingOutput = model(batch, counts)
                 terms = {name: value * get_world_size() for name, value in output.losses.items()}
@@ -102,26 +100,20 @@ class Pretrainer(DrtkTrainer):
                     surrogate = torch.stack(
                         [(vectors[name].float() * gradients[name][rows]).sum() for name in vectors]
                     ).sum()
-                    loss = self._sum_weighted(network, terms) + surrogate
+                    loss = self.sum_terms(terms) + surrogate
                     if is_last:
                         terms |= contrastive
                 else:
                     if output.vectors:
                         terms |= self._compute_contrastive_losses(network, output.vectors, [batch])
-                    loss = self._sum_weighted(network, terms)
+                    loss = self.sum_terms(terms)
                 self._check_finite(loss, terms | contrastive, ids)
                 self.accelerator.backward(loss)
-            for name, value in terms.items():
-                self._terms[name] = self._terms.get(name, torch.zeros((), device=value.device)) + value.detach()
+            self.add_to_log(terms)
             for name, value in output.statistics.items():
                 self._statistics[name] = self._statistics.get(name, torch.zeros(2, device=value.device)) + value
-            total += self._sum_weighted(network, terms).detach()
+            total += self.sum_terms(terms).detach()
         return total
-
-    def _set_micro_batch_seed(self, number: int) -> None:
-        torch.manual_seed(
-            derive_step_seed(self.args.seed, self.state.global_step * _MAX_MICRO_BATCHES + number, get_rank())
-        )
 
     def _cache_gradients(
         self, model: nn.Module, network: PretrainingNetwork, micro_batches: Sequence[Batch]
@@ -130,7 +122,7 @@ class Pretrainer(DrtkTrainer):
         vectors: list[Tensors] = []
         with torch.no_grad():
             for number, batch in enumerate(micro_batches):
-                self._set_micro_batch_seed(number)
+                self.seed_part(number)
                 with self.compute_loss_context_manager():
                     vectors.append(model(batch, only_vectors=True).vectors)
         whole = {
@@ -138,7 +130,7 @@ class Pretrainer(DrtkTrainer):
             for name in vectors[0]
         }
         terms = self._compute_contrastive_losses(network, whole, micro_batches)
-        self._sum_weighted(network, terms).backward()
+        self.sum_terms(terms).backward()
         gradients = {name: torch.zeros_like(rows) if rows.grad is None else rows.grad for name, rows in whole.items()}
         return gradients, {name: value.detach() for name, value in terms.items()}
 
@@ -164,11 +156,6 @@ class Pretrainer(DrtkTrainer):
             self._has_warned |= bool(names)
             rows = {name: gather_rows(value.float()) for name, value in vectors.items()}
             return compute_contrastive_losses(network.composition, rows, present)
-
-    def _sum_weighted(self, network: PretrainingNetwork, terms: Tensors) -> Tensor:
-        weights = network.loss_weights
-        weighted = [weights[name] * value for name, value in terms.items()]
-        return torch.stack(weighted).sum() if weighted else torch.zeros((), device=self.args.device, requires_grad=True)
 
     def _check_finite(self, loss: Tensor, terms: Tensors, ids: Sequence[str]) -> None:
         if bool(torch.isfinite(loss)):

@@ -46,6 +46,7 @@ from drtk.training.sampling import derive_step_seed
 
 LOG = "log.jsonl"
 MICRO_FILE = "micro_batch"  # file in the folder of checkpoints with the reduced micro-batch size
+_MAX_PARTS = 1 << 20  # upper bound of the number of parts of a batch, for random seeds
 FIRST_PROGRESS = 10.0  # seconds until the first progress line if stderr is not a terminal
 DIVERGENCE_FACTOR = 10.0  # a loss above this multiple of the first loss (or of 1, if larger) has diverged
 
@@ -438,18 +439,31 @@ class DrtkTrainer(Trainer):
             torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step, get_rank()))
         return super().training_step(*args, **kwargs)
 
+    def seed_part(self, number: int) -> None:
+        """Seed torch for a part of the batch, so that its dropout depends on (seed, step, part, rank) only.
+
+        number: index of the part, such as a micro-batch
+        """
+        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_PARTS + number, get_rank()))
+
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Return the weighted sum of the objective's losses, a scalar."""
         assert self.objective is not None, "a trainer without an objective overrides training_step"
         return self.record_terms(self.objective(model, inputs))
 
     def sum_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """Return the weighted sum of loss terms, a scalar. terms: scalars by name"""
-        return torch.stack([self.get_term_weight(name) * value for name, value in terms.items()]).sum()
+        """Return the weighted sum of loss terms, a scalar; 0 without terms. terms: scalars by name"""
+        weighted = [self.get_term_weight(name) * value for name, value in terms.items()]
+        return torch.stack(weighted).sum() if weighted else torch.zeros((), device=self.args.device)
 
     def get_term_weight(self, name: str) -> float:
         """Return the weight of a loss term at the current step."""
         return self._weights.get(name, 1.0)
+
+    def add_to_log(self, terms: Mapping[str, Tensor]) -> None:
+        """Add loss terms, scalars by name, to the sums of the next log entry."""
+        for name, value in terms.items():
+            self._terms[name] = self._terms.get(name, torch.zeros_like(value)) + value.detach()
 
     def record_terms(self, terms: Mapping[str, Tensor]) -> Tensor:
         """Add loss terms (scalars by name), if several, to the next log entry; return their weighted sum, a scalar.
@@ -458,8 +472,7 @@ class DrtkTrainer(Trainer):
         """
         if len(terms) > 1:
             self._num_recorded += 1
-            for name, value in terms.items():
-                self._terms[name] = self._terms.get(name, torch.zeros_like(value)) + value.detach()
+            self.add_to_log(terms)
         total = self.sum_terms(terms)
         if not torch.isfinite(total):
             raise NonFiniteLossError(

@@ -11,13 +11,11 @@ from torch import Tensor, nn
 
 from drtk.losses.sparsity import compute_flops_ramp
 from drtk.models.biencoder import BiEncoder
-from drtk.training.distributed import get_rank, get_world_size, has_process_group
+from drtk.training.distributed import get_world_size, has_process_group
 from drtk.training.fit import DrtkTrainer
 from drtk.training.retriever_loss import FLOPS_TERMS, LOSS_INPUTS, RetrieverLoss, compute_warmup_temperature
-from drtk.training.sampling import derive_step_seed
 
 ROLES = ("query", "passage")
-_MAX_CHUNKS = 1 << 20  # upper bound of the number of chunks per step, for random seeds
 
 
 class Chunk(NamedTuple):
@@ -98,7 +96,7 @@ class RetrieverTrainer(DrtkTrainer):
         roles = () if auxiliary is None else ROLES
         counts = {role: auxiliary.count_labels(role, auxiliary.build_slot(inputs, role)) for role in roles}
         for number, chunk in enumerate(chunks):
-            self._set_chunk_seed(number)
+            self.seed_part(number)
             with self.accelerator.autocast():
                 vectors = encode_chunk(biencoder, inputs, chunk)
                 gradient = leaves[chunk.role].grad
@@ -122,16 +120,12 @@ class RetrieverTrainer(DrtkTrainer):
         by_role: dict[str, Tensor] = {}
         with torch.no_grad():
             for index, chunk in enumerate(chunks):
-                self._set_chunk_seed(index)
+                self.seed_part(index)
                 with self.accelerator.autocast():
                     vectors = encode_chunk(biencoder, inputs, chunk).float()
                 rows = len(inputs[f"{chunk.role}_input_ids"])
                 by_role.setdefault(chunk.role, vectors.new_empty(rows, vectors.shape[1]))[chunk.rows] = vectors
         return by_role
-
-    def _set_chunk_seed(self, chunk: int) -> None:
-        """Seed torch by seed, step, chunk and rank, so that both passes of a chunk have the same dropout."""
-        torch.manual_seed(derive_step_seed(self.args.seed, self.state.global_step * _MAX_CHUNKS + chunk, get_rank()))
 
 
 def split_by_length(inputs: Mapping[str, Tensor], role: str, size: int) -> list[Chunk]:

@@ -61,7 +61,7 @@ def test_cached_gradients_with_dropout_equal_those_of_one_graph(files: Pretraini
     assert compute_difference(actual, graph) < 3e-5
     seeds = set()
     for part in range(3):
-        trainer._set_micro_batch_seed(part)
+        trainer.seed_part(part)
         seeds.add(torch.initial_seed())
     assert len(seeds) == 3  # each part has dropout of its own
     trainer.state.global_step = 1  # and other dropout in another step
@@ -77,7 +77,7 @@ def compute_in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tup
     counts = {name: sum(network.count_labels(part)[name] for part in parts) for name in network.count_labels(parts[0])}
     sums, vectors, present = [], [], []
     for number, part in enumerate(parts):
-        trainer._set_micro_batch_seed(number)
+        trainer.seed_part(number)
         output = network(part, counts)
         sums.append(output.losses)
         vectors.append(output.vectors)
