@@ -211,19 +211,6 @@ class EncoderExporter(TrainerCallback):
             self.save(self.folder / f"step-{step}")
 
 
-class HeldOutEvaluator(TrainingEvaluator):
-    """Evaluator that computes metrics on held-out examples, without selecting a checkpoint.
-
-    evaluate: function that returns metrics by name    every: number of steps between evaluations
-    """
-
-    def __init__(self, evaluate: Callable[[], dict[str, float]], *, every: int) -> None:
-        self._evaluate, self.every = evaluate, every
-
-    def evaluate(self, step: int) -> dict[str, float]:
-        return self._evaluate()
-
-
 def pretrain(
     data: PretrainingData,
     folder: Path,
@@ -281,7 +268,7 @@ def pretrain(
     if probe is not None:
         evaluation = ModelSelection(network, evaluate, checkpoints, metric="probe", config=settings)
     elif batches:
-        evaluation = HeldOutEvaluator(evaluate, every=settings.eval_steps)
+        evaluation = TrainingEvaluator(evaluate, every=settings.eval_steps)
 
     def save() -> None:
         network.cpu().eval()

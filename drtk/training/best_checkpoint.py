@@ -99,12 +99,14 @@ class Metrics(dict[str, float]):
 
 
 class TrainingEvaluator:
-    """Base class of evaluators during training; the state of the evaluator is part of each checkpoint.
+    """Evaluator during training. Subclasses select weights; the state of the evaluator is part of each checkpoint.
 
+    evaluate: function that returns metrics by name, equal in all processes; every process calls it
     every: number of steps between evaluations; the last step is always evaluated
     """
 
-    every: int
+    def __init__(self, evaluate: Callable[[], dict[str, float]], *, every: int) -> None:
+        self._evaluate, self.every = evaluate, every
 
     @property
     def should_stop(self) -> bool:
@@ -112,11 +114,8 @@ class TrainingEvaluator:
         return False
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return the metrics by name, which must be equal in all processes. Every process calls this method.
-
-        step: number of training steps so far
-        """
-        raise NotImplementedError
+        """Return the metrics by name. step: number of training steps so far"""
+        return self._evaluate()
 
     def save(self, checkpoint: Path) -> None:
         """Save the state of the evaluator into the folder of a checkpoint."""
@@ -153,16 +152,16 @@ class ModelSelection(TrainingEvaluator):
     ) -> None:
         """Select the weights of `model` by a metric.
 
-        evaluate: function that returns metrics by name    folder: folder for the best weights
+        evaluate: as in TrainingEvaluator    folder: folder for the best weights
         metric: name of the metric to select by
         config: a TrainingConfig or PretrainSettings, for `eval_steps` and, for early stopping, `patience`
         lower_is_better: None: True for a metric whose name ends in "loss", else False
         """
-        self.every: int = config.eval_steps
+        super().__init__(evaluate, every=config.eval_steps)
         self._lower_is_better = metric.endswith("loss") if lower_is_better is None else lower_is_better
         self.best: BestEvaluation | None = None
         self.metric = metric
-        self._model, self._evaluate, self._folder = model, evaluate, folder
+        self._model, self._folder = model, folder
         self._patience: int | None = getattr(config, "patience", None)
 
     @property
