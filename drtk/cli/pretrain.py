@@ -140,15 +140,14 @@ def pretrain(
     check_batch(settings, network)
     num_loaded = load_training_modules(network, folder)
     corpus = TokenCorpus.open(passages, model, fields=fields, side_files=job.side_files, tracker=job.tracker)
-    of_preset = {name for name, value in recipe.get("settings", {}).items() if getattr(settings, name) == value}
+    held_out_of_preset = recipe.get("settings", {}).get("held_out")
     data = PretrainingData(
         corpus,
         plan,
         settings,
         tokenizer,
         seed,
-        max_held_out=MAX_HELD_OUT if "held_out" in of_preset else 0.5,
-        batch_from=f"preset '{place}'" if "batch_size" in of_preset else "",
+        max_held_out=MAX_HELD_OUT if settings.held_out == held_out_of_preset else 0.5,
     )
     evaluate = _build_probe(dev, split, dev_sts, job)
     data.check_slots()

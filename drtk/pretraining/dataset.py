@@ -5,7 +5,7 @@ Slots, the inputs of the encoder, are defined in `composition.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from drtk.pretraining.example_builder import ExampleBuilder, SpecialTokens, Toke
 from drtk.runtime.progress import log, warn
 from drtk.text.rng import create_generator, sample_uniform_of_ids
 from drtk.text.token_dataset import TokenCorpus
-from drtk.training.sampling import shuffle_epoch
+from drtk.training.sampling import EpochDataset
 
 INSPECTED = 256  # examples that `check_slots` inspects
 
@@ -59,13 +59,6 @@ class SlotBatch:
     noise: Tensor | None = None
     attention_mask: Tensor | None = None
     types: Tensor | None = None
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> SlotBatch:
-        """Return a SlotBatch with `change` applied to every tensor."""
-        tensors: dict[str, Any] = {
-            name: None if tensor is None else change(tensor) for name, tensor in vars(self).items()
-        }
-        return SlotBatch(**tensors)
 
 
 Batch = dict[str, SlotBatch]
@@ -114,11 +107,6 @@ class PackedBatches:
             values = self.buffer[offset : offset + shape.numel() * dtype.itemsize]
             fields[number].setdefault(slot, {})[name] = values.view(dtype).view(shape)
         return [{slot: SlotBatch(**tensors) for slot, tensors in batch.items()} for batch in fields]
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Return a batch with its tensors moved to a device."""
-    return {name: slot.map(lambda tensor: tensor.to(device, non_blocking=True)) for name, slot in batch.items()}
 
 
 class PretrainingCollator:
@@ -207,37 +195,27 @@ class PretrainingCollator:
         return visible
 
 
-class ExampleDataset(torch.utils.data.Dataset[PretrainingExample]):
-    """Dataset of the examples of all training steps in order: example k belongs to step k // batch.
+class ExampleDataset(EpochDataset):
+    """Dataset of the examples of all training steps.
 
-    Each epoch shuffles the rows and drops the last, incomplete batch.
-
-    rows: (rows,), indices of the passages or documents to use    batch: examples per step
+    items: (rows,), indices of the passages or documents to use    options: as in EpochDataset
     """
 
-    def __init__(self, builder: ExampleBuilder, rows: np.ndarray, *, batch: int, steps: int, seed: int) -> None:
-        self._builder, self._rows = builder, rows
-        self._batch, self._length, self._seed = batch, steps * batch, seed
-        self.epoch_length = len(rows) // batch * batch
-        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, dtype=np.int64))
+    def __init__(self, builder: ExampleBuilder, items: np.ndarray, **options: int) -> None:
+        super().__init__(items, **options)
+        self._builder = builder
 
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: int) -> PretrainingExample:
-        epoch, place = divmod(index, self.epoch_length)
-        if self._order[0] != epoch:
-            self._order = (epoch, shuffle_epoch(len(self._rows), epoch=epoch, seed=self._seed))
-        row = int(self._rows[self._order[1][place]])
-        slots = self._builder(row, epoch=epoch, step=index // self._batch)
-        return PretrainingExample((self._seed, epoch, self._builder.get_id(row)), slots)
+    def load(self, index: int, epoch: int, step: int) -> PretrainingExample:
+        """Return the example of the row at `index`."""
+        row = int(self.items[index])
+        slots = self._builder(row, epoch=epoch, step=step)
+        return PretrainingExample((self.seed, epoch, self._builder.get_id(row)), slots)
 
 
 class PretrainingData:
     """The training and held-out rows of a corpus: indices of its passages, or of its documents if examples are documents.
 
     max_held_out: maximum share of rows to hold out, in [0, 0.5]
-    batch_from: what set the batch size, such as "preset 'simlm'", for the error message; "": not mentioned
     Raises DrtkError if there are fewer training rows than the batch size, and the errors of ExampleBuilder.
     """
 
@@ -250,7 +228,6 @@ class PretrainingData:
         seed: int,
         *,
         max_held_out: float = 0.5,
-        batch_from: str = "",
     ) -> None:
         self.corpus, self.composition, self.settings, self.seed = corpus, composition, settings, seed
         by_document = composition.example == "document"
@@ -268,9 +245,8 @@ class PretrainingData:
                 f"{len(self.rows):,} remain to train on"
             )
         if len(self.rows) < settings.batch_size:
-            source = f", set by {batch_from}" if batch_from else ""
             raise DrtkError(
-                f"{len(self.rows):,} {what} do not fill one batch of {settings.batch_size:,}{source}; "
+                f"{len(self.rows):,} {what} do not fill one batch of {settings.batch_size:,}; "
                 f"set `batch_size` {len(self.rows)} or less"
             )
         self.steps_per_epoch = len(self.rows) // settings.batch_size

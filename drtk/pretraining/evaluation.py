@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drtk.pretraining.composition import ContrastiveObjective
-from drtk.pretraining.dataset import Batch, to_device
+from drtk.pretraining.dataset import Batch, PackedBatches
 from drtk.pretraining.network import EncodedBatch, PretrainingNetwork, Tensors, compute_contrastive_losses
 
 MAX_ROWS = 2048  # vectors for alignment and uniformity
@@ -42,7 +42,7 @@ def evaluate_network(network: PretrainingNetwork, batches: Sequence[Batch], devi
 
     try:
         for held_out in batches:
-            batch = to_device(held_out, device)
+            [batch] = PackedBatches.pack([held_out]).to(device).unpack()
             encoded = EncodedBatch(network, batch)
             for name, token_loss in network.recoveries.items():
                 count = token_loss.count_labels(batch)

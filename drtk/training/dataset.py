@@ -67,7 +67,7 @@ class SampledExamples(EpochDataset):
         self._rotate = positive_sampling == "rotate"
         self._positives = examples.group_positives_by_query() if with_positives else None
 
-    def load(self, index: int, epoch: int) -> SampledExample:
+    def load(self, index: int, epoch: int, step: int) -> SampledExample:
         """Return the example at `index` of the PackedExamples, with the positive and the negatives of an epoch."""
         examples, query_id = self._examples, self._examples.query_ids[index]
         positives, negatives = examples.get_positives(index), examples.get_negatives(index)

@@ -74,7 +74,7 @@ class EpochDataset:
 
     def __init__(self, items: Any, *, batch: int, steps: int, seed: int) -> None:
         self.items, self.seed = items, seed
-        self._count, self._length = len(items), steps * batch
+        self._count, self._batch, self._length = len(items), batch, steps * batch
         self._per_epoch = self._count // batch * batch
         self._order: tuple[int, np.ndarray] = (-1, np.empty(0, dtype=np.int64))
 
@@ -85,8 +85,8 @@ class EpochDataset:
         epoch, position = divmod(index, self._per_epoch)
         if self._order[0] != epoch:
             self._order = (epoch, shuffle_epoch(self._count, epoch=epoch, seed=self.seed))
-        return self.load(int(self._order[1][position]), epoch)
+        return self.load(int(self._order[1][position]), epoch, index // self._batch)
 
-    def load(self, index: int, epoch: int) -> Any:
-        """Return the item at `index`. Subclasses may return different items in each epoch."""
+    def load(self, index: int, epoch: int, step: int) -> Any:
+        """Return the item at `index`. Subclasses may return different items in each epoch or step."""
         return self.items[index]

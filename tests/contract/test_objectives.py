@@ -47,7 +47,10 @@ def drop_examples(batch: Batch, rows: list[int]) -> Batch:
 
 def select_rows(batch: Batch, rows: list[int]) -> Batch:
     """Return some rows of the batch, in that order."""
-    return {name: slot.map(lambda tensor: tensor[rows]) for name, slot in batch.items()}
+    return {
+        name: replace(slot, **{field: tensor[rows] for field, tensor in vars(slot).items() if tensor is not None})
+        for name, slot in batch.items()
+    }
 
 
 @pytest.mark.parametrize(("by", "name"), CASES)

@@ -391,7 +391,7 @@ REJECTED: list[tuple[str, Sequence[str], str]] = [
     (
         "mlm",
         ["--batch-size", "2048"],
-        " passages do not fill one batch of 2,048, set by preset 'mlm'; set --batch-size ",
+        " passages do not fill one batch of 2,048; set --batch-size ",
     ),
     ("mlm", ["--max-length", "100"], "the models accept at most 64; use --max-length 64"),
     ("simlm-mlm", ["--set", "objective.2.decoder.layers=9"], "encoder with 4 layers"),

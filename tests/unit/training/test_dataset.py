@@ -79,4 +79,6 @@ def test_examples_of_one_query_sample_negatives_of_their_own():
     lines = [Example("q3", ("d3",), ("d1", "d2", "d4"))] * 2
     options: dict[str, Any] = {"queries": {"q3": "which"}, "corpus": MemoryCorpus(COUNT), "batch": 2, "steps": 1}
     found = SampledExamples(PackedExamples(lines), **options, negatives=3, seed=5, negative_sampling="shuffle")
-    assert [found.load(0, epoch).indices for epoch in range(9)] != [found.load(1, epoch).indices for epoch in range(9)]
+    assert [found.load(0, epoch, step=epoch).indices for epoch in range(9)] != [
+        found.load(1, epoch, step=epoch).indices for epoch in range(9)
+    ]
