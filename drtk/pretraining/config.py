@@ -7,21 +7,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from drtk.config import EVALUATION, HARDWARE, option, setting
 from drtk.errors import MismatchError, UsageError
-from drtk.models.config import Precision
+from drtk.training.config import TrainingConfig
 
 Share = Annotated[float, 0.0, 1.0]  # types of options, with their bounds
 Count = Annotated[int, 1, float("inf")]
 
 
 @dataclass(frozen=True)
-class PretrainSettings:
+class PretrainSettings(TrainingConfig):
     """Settings of `drtk pretrain`. The presets override these defaults with the values of the papers."""
 
     batch_size: int = option(2048, "Examples per optimizer step, over all devices.", at_least=1)
+    epochs: float = option(8.0, "Passes over the passages.", at_least=1e-6)
+    learning_rate: float = option(1e-4, "Peak learning rate.", at_least=0)
+    eval_steps: int = option(1000, "Steps between evaluations.", at_least=1, panel=EVALUATION)
+    patience: ClassVar[None] = None  # type: ignore[misc]
     micro_batch_size: int | None = option(
         None,
         "Examples per forward pass and device. [default: 32 on a CPU, and on a GPU with neither packing nor contrastive losses; "
@@ -29,20 +33,10 @@ class PretrainSettings:
         at_least=1,
         panel=HARDWARE,
     )
-    max_steps: int | None = option(None, "Training steps, instead of --epochs.", at_least=1, replaces="epochs")
-    epochs: float = option(8.0, "Passes over the passages.", at_least=1e-6)
-    learning_rate: float = option(1e-4, "Peak learning rate.", at_least=0)
-    warmup: float = setting(0.1, "Warm-up steps; a value below 1 is a fraction of all steps.", at_least=0)
-    weight_decay: float = setting(0.01, "Weight decay of all parameters except biases and LayerNorm.", at_least=0)
     max_length: int = option(144, "Maximum text length in tokens, including special tokens.", at_least=5)
     held_out: int = setting(
         0, "Number of passages to hold out of training, to evaluate the losses.", at_least=0, panel=EVALUATION
     )
-    eval_steps: int = option(1000, "Steps between evaluations.", at_least=1, panel=EVALUATION)
-    precision: Precision = option(
-        "auto", "Compute dtype; auto: bfloat16 if the GPU supports it, else float32.", panel=HARDWARE
-    )
-    gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass to save memory.")
     compile: bool = setting(False, "Compile the encoder's layers with torch.compile.")
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3"] = setting(
         "auto", "Attention implementation; auto: flash attention if installed and in 16 bits, else sdpa."
@@ -50,14 +44,8 @@ class PretrainSettings:
     packed: bool = setting(
         True, "Pack texts (no padding) on a GPU in 16-bit precision, if supported and `attention` is auto."
     )
-    fused: bool = setting(True, "Use the fused AdamW of PyTorch where available.")
-    log_steps: int = setting(10, "Steps between entries in log.jsonl.", at_least=1)
     export_steps: int = option(0, "Export the encoder to DIR/step-N every N steps; 0: only at the end.", at_least=0)
     report_to: tuple[str, ...] = setting((), "Experiment tracker, such as tensorboard or wandb; repeatable.")
-    save_steps: int = setting(
-        500, "Number of steps between checkpoints for --resume, rounded up to a multiple of log_steps.", at_least=1
-    )
-    trainer: tuple[str, ...] = setting((), "Argument of transformers' TrainingArguments, as KEY=VALUE; repeatable.")
 
 
 @contextmanager

@@ -104,7 +104,7 @@ def resolve_precision(name: str, device: torch.device) -> str:
 
 
 def build_training_arguments(
-    config: Any,
+    config: TrainingConfig,
     schedule: Schedule,
     folder: Path,
     *,
@@ -117,7 +117,6 @@ def build_training_arguments(
 ) -> TrainingArguments:
     """Return the TrainingArguments of a training.
 
-    config: a TrainingConfig or PretrainSettings
     folder: output folder; checkpoints are written below it
     learning_rate, warmup: values to use instead of the fields of `config`; None: the fields
     lr_schedule: transformers' name of the learning-rate schedule after the warm-up (constant, linear, cosine, …)
@@ -142,7 +141,7 @@ def build_training_arguments(
         "learning_rate": learning_rate,
         "warmup_steps": warmup_steps,
         "weight_decay": config.weight_decay,
-        "optim": "adamw_torch_fused" if getattr(config, "fused", True) else "adamw_torch",
+        "optim": "adamw_torch_fused",
         "lr_scheduler_type": "constant_with_warmup" if lr_schedule == "constant" and warmup else lr_schedule,
         "seed": seed,
         "use_cpu": chosen.type == "cpu",

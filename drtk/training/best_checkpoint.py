@@ -21,6 +21,7 @@ from drtk.runtime.atomic import sync, write_bytes, write_json
 from drtk.runtime.integrity import read_object
 from drtk.runtime.progress import log as log_message
 from drtk.runtime.progress import warn
+from drtk.training.config import TrainingConfig
 from drtk.training.distributed import get_rank, wait_for_all
 
 WEIGHTS, COMPLETE = "model.safetensors", "complete"
@@ -147,14 +148,14 @@ class ModelSelection(TrainingEvaluator):
         folder: Path,
         *,
         metric: str,
-        config: Any,
+        config: TrainingConfig,
         lower_is_better: bool | None = None,
     ) -> None:
         """Select the weights of `model` by a metric.
 
         evaluate: as in TrainingEvaluator    folder: folder for the best weights
         metric: name of the metric to select by
-        config: a TrainingConfig or PretrainSettings, for `eval_steps` and, for early stopping, `patience`
+        config: for `eval_steps` and, for early stopping, `patience`
         lower_is_better: None: True for a metric whose name ends in "loss", else False
         """
         super().__init__(evaluate, every=config.eval_steps)
@@ -162,7 +163,7 @@ class ModelSelection(TrainingEvaluator):
         self.best: BestEvaluation | None = None
         self.metric = metric
         self._model, self._folder = model, folder
-        self._patience: int | None = getattr(config, "patience", None)
+        self._patience = config.patience
 
     @property
     def should_stop(self) -> bool:
