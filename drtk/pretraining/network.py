@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from drtk.losses.language import linear_cross_entropy
 from drtk.models.encoder import pool
-from drtk.pretraining.composition import Composition, ContrastiveObjective, Objective
+from drtk.pretraining.composition import Composition, Objective
 from drtk.pretraining.dataset import Batch, SlotBatch
 from drtk.pretraining.decoders import DecoderInput
 from drtk.pretraining.token_generator import fill_masks
@@ -250,20 +250,6 @@ def compute_contrastive_losses(composition: Composition, vectors: Tensors, prese
         for objective in composition.objectives
         if objective.compares_vectors
     }
-
-
-def find_contrasts_without_negatives(composition: Composition, present: Tensors) -> list[str]:
-    """Return the names of contrastive objectives whose loss is 0, because the batch has a single pair and no negatives.
-
-    present: {slot: (batch,) bool, False without text}, of the batch of all processes
-    """
-    return [
-        objective.name
-        for objective in composition.objectives
-        if isinstance(objective, ContrastiveObjective)
-        and not objective.extra_negatives
-        and int((present[objective.a] & present[objective.b]).sum()) == 1
-    ]
 
 
 def build_vector_key(objective: Objective, slot: str) -> str:

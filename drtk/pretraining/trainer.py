@@ -27,12 +27,11 @@ from drtk.pretraining.network import (
     PretrainingOutput,
     Tensors,
     compute_contrastive_losses,
-    find_contrasts_without_negatives,
 )
-from drtk.runtime.progress import log, round_significant, warn
+from drtk.runtime.progress import log, round_significant
 from drtk.training.arguments import Schedule, build_training_arguments
 from drtk.training.best_checkpoint import ModelSelection, TrainingEvaluator, save_weights
-from drtk.training.distributed import all_reduce_sum, gather_rows, get_rank, get_world_size, share_batch_norm
+from drtk.training.distributed import all_reduce_sum, gather_rows, get_world_size, share_batch_norm
 from drtk.training.fit import MICRO_FILE, DrtkTrainer, NonFiniteLossError, enable_gradient_checkpointing, fit
 
 MICRO_BATCH = 32  # default on a CPU, and with padding, which is less in micro-batches of similar length
@@ -53,7 +52,6 @@ class Pretrainer(DrtkTrainer):
             data_collator.micro_batch = micro_batch
         self.micro_batch = None if needs_whole_batch(self.model) else data_collator.micro_batch
         self._statistics: Tensors = {}
-        self._has_warned = False
 
     def compute_smaller_micro_batch(self) -> int | None:
         """Return half the size of the micro-batch; None if the size is 1 or batch norm needs the whole batch."""
@@ -146,14 +144,6 @@ class Pretrainer(DrtkTrainer):
                 name: gather_rows(torch.cat([batch[name].present for batch in micro_batches]))
                 for name in network.contrastive_slots
             }
-            names = [] if self._has_warned else find_contrasts_without_negatives(network.composition, present)
-            if names and get_rank() == 0:
-                warn(
-                    f"step {self.state.global_step + 1:,}: only one example of the batch has both texts of objective "
-                    f"{', '.join(names)}, so there are no negatives and the loss is 0; set a larger `batch_size` "
-                    "(reported once)"
-                )
-            self._has_warned |= bool(names)
             rows = {name: gather_rows(value.float()) for name, value in vectors.items()}
             return compute_contrastive_losses(network.composition, rows, present)
 

@@ -94,21 +94,6 @@ def compute_in_one_graph(stage: PretrainingSetup, trainer, *, micro: int) -> tup
     return loss.item(), slopes
 
 
-def test_contrastive_loss_without_negatives_is_warned_once(
-    files: PretrainingFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    stage = files.prepare("qac-cocondenser", batch_size=8)
-    trainer = stage.trainer(tmp_path)
-    both = [at for at in range(40) if all(slot.present for slot in stage.get_examples(at)[0].slots.values())]
-    caplog.clear()  # the first use of the corpus logs that it is tokenized
-    stage.step(trainer, both[:2], micro=1)
-    assert caplog.messages == []
-    for _ in range(2):
-        stage.step(trainer, both[:1], micro=1)
-    (message,) = caplog.messages
-    assert "both texts of objective contrast, so there are no negatives and the loss is 0" in message
-
-
 def test_micro_batches_are_weighted_by_their_labels(files: PretrainingFiles, tmp_path: Path):
     """3 tokens of loss 2.0 in one part and 1 of loss 1.0 in the other: 1.75, not 1.5."""
     stage = files.prepare("mlm", "slots.passage.rate=0.2")
