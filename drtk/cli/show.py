@@ -341,7 +341,7 @@ def _show_model_inputs(path: str, preset: str, **options: Any) -> None:
     loaded = load_preset(preset)
     if loaded.command != "pretrain":
         raise UsageError(f"preset '{preset}' sets options of drtk {loaded.command}; choose a preset of pretrain")
-    for line in preview_slots(path, loaded.content | {"name": preset}, color=_use_color(), **options):
+    for line in preview_slots(path, loaded.content | {"name": preset}, **options):
         sys.stdout.write(line + "\n")
 
 

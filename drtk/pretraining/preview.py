@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from drtk.pretraining import OBJECTIVES, TARGETS
 from drtk.pretraining.composition import Composition, ContrastiveObjective, Objective, Slot, TokenObjective
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from drtk.pretraining.network import PretrainingNetwork
 
 LEGEND = "[MASK] masked   {a→b} replaced   {a} masked but unchanged   {+a} inserted   {-} tokens deleted here"
-_COLORS = {"masked": "30;48;5;229", "replaced": "30;48;5;214", "unchanged": "30;48;5;194", "edited": "30;48;5;153"}
 _TARGETS = {
     "masked": "the masked tokens of",
     "all": "every token of",
@@ -86,14 +85,6 @@ def _quote_names(names: Sequence[str]) -> str:
     return " and ".join(f"'{name}'" for name in names)
 
 
-class MarkedPiece(NamedTuple):
-    """A token to print. mark: key of `_COLORS`; "": no color    continues_word: whether to print it without a preceding space"""
-
-    text: str
-    mark: str
-    continues_word: bool
-
-
 class TokenFormatter:
     """Formatter of WordPiece, byte-level BPE and SentencePiece tokens: id -> (text, whether it continues a word)."""
 
@@ -113,35 +104,33 @@ class TokenFormatter:
         return token.removeprefix("##"), token.startswith("##")
 
 
-def mark_tokens(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter) -> list[MarkedPiece]:
-    """Return the tokens of a slot to print, marked as masked, replaced, inserted or following a deletion.
+def mark_words(slot: TokenizedSlot, input_ids: Sequence[int], formatter: TokenFormatter) -> list[str]:
+    """Return the words of a slot to print, with marks (see LEGEND) at masked, replaced and inserted tokens and deletions.
 
     The first and last token, which are special tokens, are omitted; the last is kept if it is edited.
     input_ids: input ids of the slot, with the generator's tokens if there is a generator
     """
-    pieces = []
+    words: list[str] = []
     last = len(input_ids) - 1
     is_last_edited = input_ids[last] != slot.original_ids[last] or (slot.edited is not None and slot.edited[last])
     for position in range(1, last + 1 if is_last_edited else last):
         text, continues_word = formatter(input_ids[position])
-        original, original_continues = formatter(slot.original_ids[position])
         is_masked = bool(slot.masked[position])
         if slot.edited is not None:
             if is_masked:
-                pieces.append(MarkedPiece(f"{{+{text}}}", "edited", False))
-                continue
-            if slot.edited[position]:
-                pieces.append(MarkedPiece("{-}", "edited", False))
-            pieces.append(MarkedPiece(text, "", continues_word))
-        elif input_ids[position] == slot.original_ids[position]:
-            pieces.append(
-                MarkedPiece(f"{{{text}}}" if is_masked else text, "unchanged" if is_masked else "", continues_word)
-            )
-        elif text == formatter.mask:
-            pieces.append(MarkedPiece(text, "masked", original_continues))
+                text, continues_word = f"{{+{text}}}", False
+            elif slot.edited[position]:
+                words.append("{-}")
+        elif input_ids[position] != slot.original_ids[position]:
+            original, continues_word = formatter(slot.original_ids[position])
+            text = text if text == formatter.mask else f"{{{original}→{text}}}"
+        elif is_masked:
+            text = f"{{{text}}}"
+        if continues_word and words:
+            words[-1] += text
         else:
-            pieces.append(MarkedPiece(f"{{{original}→{text}}}", "replaced", original_continues))
-    return pieces
+            words.append(text)
+    return words
 
 
 def _format_slot(
@@ -151,7 +140,6 @@ def _format_slot(
     input_ids: Sequence[int],
     formatter: TokenFormatter,
     *,
-    color: bool,
     width: int,
 ) -> Iterator[str]:
     """Yield the lines to print for a slot: its description, its marked text, and its use in each objective."""
@@ -162,24 +150,10 @@ def _format_slot(
     if not slot.present:
         yield "    (the example has no text for this slot; objectives on this slot skip it)"
         return
-    words: list[list[MarkedPiece]] = []
-    for piece in mark_tokens(slot, input_ids, formatter):
-        if piece.continues_word and words:
-            words[-1].append(piece)
-        else:
-            words.append([piece])
-    line, size = "   ", 3
-    for word in words:
-        length = sum(len(piece.text) for piece in word)
-        if size > 3 and size + 1 + length > width:
-            yield line
-            line, size = "   ", 3
-        line += " " + "".join(
-            f"\x1b[{_COLORS[piece.mark]}m{piece.text}\x1b[0m" if color and piece.mark else piece.text for piece in word
-        )
-        size += 1 + length
-    if words:
-        yield line
+    text = " ".join(mark_words(slot, input_ids, formatter))
+    yield from textwrap.wrap(
+        text, width, initial_indent="    ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
     for use in describe_uses(composition, name, slot, input_ids, formatter):
         yield from textwrap.wrap(use, width, initial_indent="    - ", subsequent_indent="      ")
 
@@ -236,7 +210,6 @@ def preview_slots(
     generator: str | None = None,
     side_files: Sequence[str] = (),
     seed: int = 42,
-    color: bool = False,
 ) -> Iterator[str]:
     """Yield the lines of a preview of the first `count` examples of a corpus, as in the first epoch of training.
 
@@ -271,7 +244,7 @@ def preview_slots(
         filled = fill(slots) if fill else {}
         for name, slot in slots.items():
             input_ids = filled.get(name, slot.input_ids.tolist())
-            yield from _format_slot(composition, name, slot, input_ids, formatter, color=color, width=width)
+            yield from _format_slot(composition, name, slot, input_ids, formatter, width=width)
         yield ""
     yield LEGEND
 

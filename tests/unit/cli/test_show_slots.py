@@ -15,7 +15,7 @@ from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.dataset import PretrainingData
 from drtk.pretraining.example_builder import TokenizedSlot
 from drtk.pretraining.parse import parse_composition
-from drtk.pretraining.preview import LEGEND, MarkedPiece, TokenFormatter, mark_tokens
+from drtk.pretraining.preview import LEGEND, TokenFormatter, mark_words
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.tokenizers import load_tokenizer
 from tests.enriched_corpus import write_enriched_corpus
@@ -56,25 +56,14 @@ def make_slot(clean: list[int], hidden: list[int], edited: list[int] | None = No
 
 def test_tokens_are_marked_by_what_happened_to_them():
     slot = make_slot([1, 4, 5, 6, 5, 4, 2], hidden=[1, 3, 4])
-    actual = mark_tokens(slot, [1, 3, 5, 4, 5, 4, 2], TokenFormatter(Letters()))
-    assert actual == [
-        MarkedPiece("[MASK]", "masked", False),
-        MarkedPiece("b", "", False),
-        MarkedPiece("{c→a}", "replaced", True),  # ##c went on with b, and a stands in its place
-        MarkedPiece("{b}", "unchanged", False),
-        MarkedPiece("a", "", False),
-    ]
+    actual = mark_words(slot, [1, 3, 5, 4, 5, 4, 2], TokenFormatter(Letters()))
+    assert actual == ["[MASK]", "b{c→a}", "{b}", "a"]  # ##c continued b, and was replaced by a
 
 
 def test_insertions_and_what_follows_a_deletion_are_marked():
-    inserted = mark_tokens(
-        make_slot([1, 4, 5, 2], hidden=[2], edited=[0, 0, 1, 0]), [1, 4, 4, 2], TokenFormatter(Letters())
-    )
-    assert inserted == [MarkedPiece("a", "", False), MarkedPiece("{+a}", "edited", False)]
-    deleted = mark_tokens(
-        make_slot([1, 4, 5, 2], hidden=[], edited=[0, 0, 1, 0]), [1, 4, 5, 2], TokenFormatter(Letters())
-    )
-    assert deleted == [MarkedPiece("a", "", False), MarkedPiece("{-}", "edited", False), MarkedPiece("b", "", False)]
+    for hidden, ids, expected in (([2], [1, 4, 4, 2], ["a", "{+a}"]), ([], [1, 4, 5, 2], ["a", "{-}", "b"])):
+        slot = make_slot([1, 4, 5, 2], hidden=hidden, edited=[0, 0, 1, 0])
+        assert mark_words(slot, ids, TokenFormatter(Letters())) == expected
 
 
 def test_the_preview_equals_the_first_epoch_of_training(data, capfd):
@@ -133,12 +122,6 @@ def test_a_changed_preset_is_shown_with_tokens_of_its_generator(data, tmp_path, 
     assert "→" not in plain.removesuffix(LEGEND + "\n")
     assert plain.count("[MASK]") > filled.count("[MASK]")
     assert "→" in filled.removesuffix(LEGEND + "\n")
-
-
-def test_colors_are_used_in_terminals_or_on_request(data, capfd, monkeypatch):
-    assert "\x1b[" not in show(capfd, data, "mlm", "-n", "1")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b[30;48;5;229m[MASK]\x1b[0m" in show(capfd, data, "mlm", "-n", "3")
 
 
 @pytest.mark.parametrize(
