@@ -29,7 +29,6 @@ from drtk.runtime.progress import warn
 from drtk.text.words import load_stop_words
 
 MODULES_FILE = "decoders"  # in heads/ of a model folder: the weights of decoders, projectors and joint generator
-FORMER_MODULES_FILE = "readers"
 # Names of the dropout rates in the configurations of transformers
 _DROPOUTS = (
     "hidden_dropout_prob",
@@ -141,9 +140,8 @@ def load_training_modules(network: PretrainingNetwork, model: Path) -> int:
 
     Tensors with another name or shape are ignored. model: model folder of the earlier pre-training
     """
-    paths = [get_head_path(model, name) for name in (MODULES_FILE, FORMER_MODULES_FILE)]
-    path = next((path for path in paths if path.exists()), None)
-    if path is None:
+    path = get_head_path(model, MODULES_FILE)
+    if not path.exists():
         return 0
     state = network.state_dict()
     matching = {
