@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -19,11 +17,6 @@ from drtk.runtime.progress import silence_transformers
 from drtk.runtime.remote_code import TRUST_ADVICE, is_remote_code_trusted
 from drtk.text.tokenizers import open_tokenizer
 
-# Module names that training code may put before the names of weights
-_WRAPPERS = {
-    *("_orig_mod", "auto_model", "backbone", "bert", "distilbert", "electra", "encoder", "lm", "model", "module"),
-    *("mpnet", "roberta", "transformer", "0"),
-}
 # Buffers that older checkpoints contain
 _NO_WEIGHTS = {"inv_freq", "masked_bias", "position_ids", "token_type_ids", "version"}
 _MAX_NAMES = 3  # names of weights in an error message
@@ -104,22 +97,29 @@ def _find_missing_special_tokens(tokenizer: Any) -> list[str]:
 
 
 def load_weights(
-    auto_class: Any, folder: Path, *, key_mapping: Mapping[str, str] | None = None, **options: Any
+    auto_class: Any, folder: Path, *, key_mapping: dict[str, str] | None = None, **options: Any
 ) -> tuple[Any, list[str]]:
     """Load a model in float32; return (model, names of randomly initialized weights of head and pooler).
 
     These are the weights that the checkpoint lacks or has in another shape.
-    If the names of backbone weights have an additional prefix (`module.`, `bert.`, …), it is removed.
-
     auto_class: class of transformers, such as AutoModel    key_mapping, options: arguments of its `from_pretrained`
     Raises MismatchError if backbone weights are missing, unexpected or do not have the shape given in config.json.
     """
-    mapping = dict(key_mapping or {})
-    rng_state = torch.get_rng_state()
-    model, info = _load_pretrained(auto_class, folder, mapping, options)
-    if any(_is_needed(model, name) for name in info["missing_keys"]) and (prefix := _find_wrapper_prefix(model, info)):
-        torch.set_rng_state(rng_state)  # the weights of a new head must not depend on the prefix
-        model, info = _load_pretrained(auto_class, folder, {f"^{re.escape(prefix)}": "", **mapping}, options)
+    model, info = auto_class.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        key_mapping=key_mapping,
+        ignore_mismatched_sizes=True,  # reported below
+        output_loading_info=True,
+        trust_remote_code=is_remote_code_trusted(),
+        **options,
+    )
+    if key_mapping:  # otherwise transformers reverts the renaming when it saves the model
+        model._weight_conversions = [
+            conversion
+            for conversion in model._weight_conversions
+            if not key_mapping.keys() & {*conversion._original_source_patterns}
+        ]
     missing = sorted(name for name in info["missing_keys"] if name.split(".")[-1] not in _NO_WEIGHTS)
     shapes = {name: f"{list(actual)}, not {list(expected)}" for name, actual, expected in info["mismatched_keys"]}
     needed = [name for name in missing if _is_needed(model, name)]
@@ -137,27 +137,6 @@ def load_weights(
         )
         raise MismatchError(f"{folder}: its weights do not match its config.json ({'; '.join(problems)}); {advice}")
     return model, [*missing, *shapes]
-
-
-def _load_pretrained(
-    auto_class: Any, folder: Path, key_mapping: dict[str, str], options: dict[str, Any]
-) -> tuple[Any, Any]:
-    model, info = auto_class.from_pretrained(
-        folder,
-        dtype=torch.float32,
-        key_mapping=key_mapping or None,
-        ignore_mismatched_sizes=True,  # `load_weights` reports them
-        output_loading_info=True,
-        trust_remote_code=is_remote_code_trusted(),
-        **options,
-    )
-    if key_mapping:  # otherwise transformers reverts the renaming when it saves the model
-        model._weight_conversions = [
-            conversion
-            for conversion in model._weight_conversions
-            if not key_mapping.keys() & {*conversion._original_source_patterns}
-        ]
-    return model, info
 
 
 def _get_backbone_prefix(model: Any) -> str:
@@ -181,23 +160,3 @@ def _is_backbone(model: Any, name: str) -> bool:
     if "pooler" in parts or parts[-1] in _NO_WEIGHTS or name in buffers or body + inner in buffers:
         return False
     return parts[0] in dict(backbone.named_children())
-
-
-def _find_wrapper_prefix(model: Any, info: Mapping[str, Any]) -> str:
-    """Return the prefix that the checkpoint adds to the names of most missing weights; "" for none, or for a tie.
-
-    info: loading information of transformers' `from_pretrained`
-    """
-    inner = {name.removeprefix(_get_backbone_prefix(model)) for name in info["missing_keys"] if _is_needed(model, name)}
-    for needed in ({f"{model.base_model_prefix}.{name}" for name in inner}, inner):
-        counts: Counter[str] = Counter()
-        for name in info["unexpected_keys"]:
-            parts = name.split(".")
-            for depth in range(1, len(parts)):
-                if ".".join(parts[depth:]) in needed and _WRAPPERS.issuperset(parts[:depth]):
-                    counts[".".join(parts[:depth]) + "."] += 1
-        if counts:
-            most = max(counts.values())
-            best = [prefix for prefix, count in counts.items() if count == most]
-            return best[0] if len(best) == 1 else ""
-    return ""
