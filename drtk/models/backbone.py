@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drtk.errors import MismatchError
-from drtk.models.packing import PACKED, Packing, is_packed
+from drtk.models.packing import Packing, is_packed
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "modernbert")
 
@@ -59,19 +59,10 @@ class BackboneAdapter:
         )
 
     def embed_positions(self, length: int) -> Tensor:
-        """Return the position embeddings of the first `length` positions, (length, H).
-
-        Raises MismatchError if the encoder has fewer than `length` positions, or no position embeddings.
-        """
-        if not self.has_positions:
-            raise MismatchError(f"{self.family} has no position embeddings; use an encoder such as BERT")
+        """Return the position embeddings of the first `length` positions, (length, H). Requires `has_positions`."""
         table = self.backbone.embeddings.position_embeddings.weight
         # RoBERTa's first position is the one after the id of its padding token
         begin = self.config.pad_token_id + 1 if self.family in ("roberta", "xlm-roberta") else 0
-        if begin + length > len(table):
-            raise MismatchError(
-                f"inputs of {length} tokens exceed the encoder's {len(table) - begin} positions; set a lower `max_length`"
-            )
         return self._project_embeddings(table[begin : begin + length], bias=False)
 
     def _project_embeddings(self, vectors: Tensor, *, bias: bool = True) -> Tensor:
@@ -82,14 +73,7 @@ class BackboneAdapter:
         return projection(vectors) if bias else F.linear(vectors, projection.weight)
 
     def build_attention_mask(self, attention: Tensor) -> Any:
-        """Convert an attention mask to the form that the layers expect.
-
-        attention: (B, L), 1 at tokens and 0 at padding; or (B, L, L) bool, True at (i, j) if token i attends to token j,
-            where each token must attend to at least one token
-        Raises MismatchError if the attention implementation does not support a (B, L, L) mask.
-        """
-        if attention.dim() == 3:
-            return self._build_row_mask(attention.bool())
+        """Convert an attention mask to the form that the layers expect. attention: (B, L), 1 at tokens, 0 at padding"""
         if is_packed(self.backbone):
             return Packing.from_mask(attention)
         from transformers.masking_utils import create_bidirectional_mask, create_bidirectional_sliding_window_mask
@@ -102,30 +86,6 @@ class BackboneAdapter:
             "full_attention": create_bidirectional_mask(**arguments),
             "sliding_attention": create_bidirectional_sliding_window_mask(**arguments),
         }
-
-    def _build_row_mask(self, visible: Tensor) -> Any:
-        """Convert an attention mask, (B, L, L) bool, to (B, 1, L, L): additive for eager attention, else bool.
-
-        For ModernBERT, return {attention type: mask}.
-        """
-        implementation = self.config._attn_implementation
-        if implementation not in ("sdpa", "eager", PACKED):
-            raise MismatchError(
-                f"`attention` {implementation}: does not support a separate mask for each token; use `attention` sdpa"
-            )
-
-        def convert(visible: Tensor) -> Tensor:
-            if implementation != "eager":
-                return visible
-            lowest = torch.finfo(self.backbone.dtype).min
-            return torch.zeros_like(visible, dtype=self.backbone.dtype).masked_fill(~visible, lowest)
-
-        visible = visible.unsqueeze(1)
-        if self.family != "modernbert":
-            return convert(visible)
-        position = torch.arange(visible.shape[-1], device=visible.device)
-        in_window = (position.unsqueeze(0) - position.unsqueeze(1)).abs() <= self.config.sliding_window
-        return {"full_attention": convert(visible), "sliding_attention": convert(visible & in_window)}
 
     def run_layers(self, layers: Iterable[nn.Module], hidden: Tensor, mask: Any) -> list[Tensor]:
         """Return the hidden states after each layer, (B, L, H) each.
@@ -165,7 +125,7 @@ class BackboneAdapter:
         """Return the embeddings and the hidden states after each layer, 1 + depth tensors of (B, L, H).
 
         Equals `hidden_states` of transformers with `output_hidden_states=True`.
-        ids, types: (B, L)    attention: (B, L) or (B, L, L), see `build_attention_mask`
+        ids, types: (B, L)    attention: (B, L), 1 at tokens, 0 at padding
         """
         hidden = self.embed(ids, types)
         states = [hidden, *self.run_layers(self.layers, hidden, self.build_attention_mask(attention))]
