@@ -169,7 +169,7 @@ class PretrainingSetup:
         """Return the trainer of the command, on the CPU; checkpoints and log are written to `folder`."""
         settings, data = self.data.settings, self.data
         plain = {"learning_rate": 1e-3, "warmup": 0, "weight_decay": 0.0, "precision": "float32", "log_steps": 1}
-        config, schedule = replace(settings, **plain, trainer=()), Schedule(settings.batch_size, data.steps, 1)
+        config, schedule = replace(settings, **plain, trainer=()), Schedule(settings.batch_size, data.schedule.steps, 1)
         arguments = build_training_arguments(config, schedule, folder, seed=data.seed, device="cpu")
         return Pretrainer(
             log=folder / "log.jsonl",

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import MismatchError
 from drtk.pretraining.composition import Composition
 from drtk.pretraining.config import PretrainSettings
 from drtk.pretraining.example_builder import ExampleBuilder, SpecialTokens, TokenizedSlot
 from drtk.runtime.progress import log, warn
 from drtk.text.rng import create_generator, sample_uniform_of_ids
 from drtk.text.token_dataset import TokenCorpus
+from drtk.training.arguments import plan_schedule
 from drtk.training.sampling import EpochDataset
 
 INSPECTED = 256  # examples that `check_slots` inspects
@@ -216,7 +217,7 @@ class PretrainingData:
     """The training and held-out rows of a corpus: indices of its passages, or of its documents if examples are documents.
 
     max_held_out: maximum share of rows to hold out, in [0, 0.5]
-    Raises DrtkError if there are fewer training rows than the batch size, and the errors of ExampleBuilder.
+    schedule: training schedule    Raises the errors of `plan_schedule` and ExampleBuilder.
     """
 
     def __init__(
@@ -230,27 +231,20 @@ class PretrainingData:
         max_held_out: float = 0.5,
     ) -> None:
         self.corpus, self.composition, self.settings, self.seed = corpus, composition, settings, seed
-        by_document = composition.example == "document"
         special = SpecialTokens.from_tokenizer(tokenizer)
         self._make_builder = partial(ExampleBuilder, composition, corpus, special, max_length=settings.max_length)
         self._builder = self._make_builder(seed=seed)
         rows = self._builder.rows
-        self.unit = "documents" if by_document else "passages"
+        self.unit = "documents" if composition.example == "document" else "passages"
         self.held_out, self.rows = self._split_rows(rows, min(settings.held_out, int(len(rows) * max_held_out)))
-        what = "documents of several passages" if by_document else "passages"
+        what = f"{self.unit} of several passages" if composition.example == "document" else self.unit
         if settings.held_out:
             fewer = f" ({settings.held_out:,} requested)" if len(self.held_out) < settings.held_out else ""
             log(
                 f"pretrain: {len(self.held_out):,} of {len(rows):,} {what} are held out{fewer}, "
                 f"{len(self.rows):,} remain to train on"
             )
-        if len(self.rows) < settings.batch_size:
-            raise DrtkError(
-                f"{len(self.rows):,} {what} do not fill one batch of {settings.batch_size:,}; "
-                f"set `batch_size` {len(self.rows)} or less"
-            )
-        self.steps_per_epoch = len(self.rows) // settings.batch_size
-        self.steps = settings.max_steps or max(1, round(settings.epochs * self.steps_per_epoch))
+        self.schedule = plan_schedule(len(self.rows), settings, unit=what, source=corpus.sources)
         self._pad = int(tokenizer.pad_token_id or 0)
         examples = self.build_dataset()
         for index in range(min(16, len(examples))):  # raise errors in building examples before anything is written
@@ -283,7 +277,7 @@ class PretrainingData:
     def build_dataset(self) -> ExampleDataset:
         """Return the dataset of all training steps."""
         return ExampleDataset(
-            self._builder, self.rows, batch=self.settings.batch_size, steps=self.steps, seed=self.seed
+            self._builder, self.rows, batch=self.settings.batch_size, steps=self.schedule.steps, seed=self.seed
         )
 
     def build_spaced_examples(self, count: int) -> list[Mapping[str, TokenizedSlot]]:

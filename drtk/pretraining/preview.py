@@ -302,10 +302,11 @@ def describe_training(composition: Composition, data: PretrainingData, network: 
     frozen = 0
     if network.generator is not None and composition.joint_generator is None:
         frozen = sum(parameter.numel() for parameter in network.generator.parameters())
-    settings = data.settings
+    settings, schedule = data.settings, data.schedule
     yield f"Parameters: {total + frozen:,} ({trained:,} trained)"
     yield (
-        f"Training: {data.steps:,} steps of {settings.batch_size:,} {data.unit}, {data.steps / data.steps_per_epoch:,.2f} epochs; "
+        f"Training: {schedule.steps:,} steps of {settings.batch_size:,} {data.unit}, "
+        f"{schedule.steps / schedule.steps_per_epoch:,.2f} epochs; "
         f"{len(data.rows):,} {data.unit} to train on, {len(data.held_out):,} held out"
     )
     yield f"Tokens per step: {tokens * settings.batch_size:,.0f}"

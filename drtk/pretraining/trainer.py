@@ -29,12 +29,13 @@ from drtk.pretraining.network import (
     compute_contrastive_losses,
 )
 from drtk.runtime.progress import log, round_significant
-from drtk.training.arguments import Schedule, build_training_arguments
+from drtk.training.arguments import build_training_arguments
 from drtk.training.best_checkpoint import ModelSelection, TrainingEvaluator, save_weights
 from drtk.training.distributed import all_reduce_sum, gather_rows, get_world_size, share_batch_norm
 from drtk.training.fit import MICRO_FILE, DrtkTrainer, NonFiniteLossError, enable_gradient_checkpointing, fit
 
 MICRO_BATCH = 32  # default on a CPU, and with padding, which is less in micro-batches of similar length
+MEMORY_ADVICE = "`gradient_checkpointing` or a smaller `batch_size` or `max_length`"
 EncoderScorer = Callable[[TextEncoder], float]
 
 
@@ -220,19 +221,15 @@ def pretrain(
     settings = data.settings
     check_batch(settings, network)
     checkpoints = folder / "checkpoints"
-    device_batch = settings.batch_size // get_world_size()
-    schedule = Schedule(device_batch, data.steps, data.steps_per_epoch)
+    schedule = data.schedule
     arguments = build_training_arguments(settings, schedule, folder, seed=data.seed, device=device)
-    micro_batch = settings.micro_batch_size or device_batch
+    micro_batch = settings.micro_batch_size or schedule.batch
     if settings.micro_batch_size is None and not needs_whole_batch(network):
         if (checkpoints / MICRO_FILE).exists():  # written by the run to resume
             micro_batch = int((checkpoints / MICRO_FILE).read_text(encoding="utf-8"))
         elif uses_micro_batches(network, arguments):
             micro_batch = MICRO_BATCH
-    micro_batch = min(micro_batch, device_batch)
-    advice = [] if settings.gradient_checkpointing else ["`gradient_checkpointing`"]
-    advice += [f"a smaller {'`batch_size` or ' * needs_whole_batch(network)}`max_length`"]
-    memory_advice = " or ".join(advice)
+    micro_batch = min(micro_batch, schedule.batch)
     if settings.gradient_checkpointing:
         enable_gradient_checkpointing(network.backbone)
     if settings.compile:
@@ -241,7 +238,7 @@ def pretrain(
     if get_world_size() > 1:
         share_batch_norm(network)
     if network.generator is not None:
-        with report_out_of_memory(arguments.device, f"{memory_advice} may help"):
+        with report_out_of_memory(arguments.device, f"{MEMORY_ADVICE} may help"):
             network.generator.to(arguments.device)
     exporter = EncoderExporter(folder, network, tokenizer, settings)
     batches = data.build_held_out_batches(BATCH_SIZE) if len(data.held_out) > 1 else []
@@ -279,7 +276,7 @@ def pretrain(
         micro_batch=micro_batch,
         trainer_class=Pretrainer,
         callbacks=[exporter],
-        memory_advice=memory_advice,
+        memory_advice=MEMORY_ADVICE,
     )
     return {"micro_batch": micro_batch} | summary
 
@@ -298,12 +295,8 @@ def uses_micro_batches(network: PretrainingNetwork, arguments: TrainingArguments
 
 
 def check_batch(settings: PretrainSettings, network: PretrainingNetwork) -> None:
-    """Raise DrtkError for a batch or micro-batch size that the number of processes or the composition forbids."""
-    device_batch, remainder = divmod(settings.batch_size, get_world_size())
-    if remainder:
-        raise DrtkError(
-            f"`batch_size` {settings.batch_size} is not divisible by {get_world_size()} processes; use a multiple"
-        )
+    """Raise DrtkError for a batch or micro-batch size that the composition forbids."""
+    device_batch = settings.batch_size // get_world_size()
     if network.contrastive_slots and settings.batch_size < 2:
         raise DrtkError("`batch_size` 1 leaves no negatives for the contrastive objective; use 2 or more")
     if needs_whole_batch(network) and min(settings.micro_batch_size or device_batch, device_batch) < device_batch:

@@ -80,7 +80,8 @@ def make_learning_rate_factor(settings: QueryRerankerConfig) -> Callable[[int], 
 def plan_training(num_lists: int, config: QueryRerankerConfig) -> Schedule:
     """Return the training schedule for `num_lists` candidate lists. Raises the errors of `plan_schedule`."""
     epochs = DEFAULT_EPOCHS[config.variant] if config.epochs is None else config.epochs
-    return plan_schedule(num_lists, replace(config, epochs=epochs), unit="lists of candidates")
+    planned = replace(config, epochs=epochs)
+    return plan_schedule(num_lists, planned, unit="lists of candidates", micro_batch=config.micro_batch_size)
 
 
 def collate(lists: Sequence[LabeledList], *, tokenizer: CandidateTokenizer) -> dict[str, Tensor]:

@@ -37,13 +37,19 @@ class Schedule:
 
 
 def plan_schedule(
-    num_examples: int, config: TrainingConfig, *, unit: str = "examples", source: str = "training data"
+    num_examples: int,
+    config: TrainingConfig,
+    *,
+    unit: str = "examples",
+    source: str = "training data",
+    micro_batch: int | None = None,
 ) -> Schedule:
     """Return the training schedule for `num_examples` examples.
 
     unit: plural noun for the examples, for error messages, such as "pairs"    source: their file, for error messages
+    micro_batch: `micro_batch_size`, if it must divide the batch size of a process
     Raises DrtkError for fewer examples than a batch, a batch size that is not a multiple of the number of processes,
-    or a `micro_batch_size` that does not divide the batch size of a process.
+    or a `micro_batch` that does not divide the batch size of a process.
     """
     if not num_examples:
         raise DrtkError(f"{source}: there are no {unit} to train on; check the file")
@@ -56,7 +62,6 @@ def plan_schedule(
         )
     per_epoch = num_examples // batch
     schedule = Schedule(batch // devices, config.max_steps or max(1, round(config.epochs * per_epoch)), per_epoch)
-    micro_batch = getattr(config, "micro_batch_size", None)
     if micro_batch and schedule.batch % micro_batch:
         raise DrtkError(
             f"`micro_batch_size` {micro_batch}: must divide the batch size of each device, {schedule.batch}"

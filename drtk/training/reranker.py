@@ -45,9 +45,8 @@ class DevCandidates(Protocol):
 
 def plan_reranker_schedule(examples: PackedExamples, config: RerankerConfig, *, source: str = "examples") -> Schedule:
     """Return the training schedule. source: file of the examples, for errors    Raises the errors of `plan_schedule`."""
-    if config.loss == "bce":
-        return plan_schedule(sum(count_pairs(examples)), config, unit="pairs", source=source)
-    return plan_schedule(len(examples), config, source=source)
+    count, unit = (sum(count_pairs(examples)), "pairs") if config.loss == "bce" else (len(examples), "examples")
+    return plan_schedule(count, config, unit=unit, source=source, micro_batch=config.micro_batch_size)
 
 
 def collate_lists(items: Sequence[SampledExample], *, tokenizer: PairTokenizer, title: str) -> dict[str, Tensor]:

@@ -96,6 +96,6 @@ def test_a_batch_size_not_divisible_by_the_processes_is_a_one_line_error(
         timeout=600,
     )
     assert done.returncode == 1
-    assert "drtk: --batch-size 7 is not divisible by 2 processes" in done.stderr
+    assert "drtk: --batch-size 7: must be a multiple of the number of processes, 2" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "m").exists()

@@ -83,7 +83,7 @@ def test_plan_schedule(monkeypatch: pytest.MonkeyPatch):
         (9, uneven, "`micro_batch_size` 3: must divide the batch size of each device, 4"),
     ):
         with pytest.raises(DrtkError, match=message):
-            plan_schedule(count, other)
+            plan_schedule(count, other, micro_batch=getattr(other, "micro_batch_size", None))
     for name, value in make_torchrun_variables(rank=0, processes=4).items():
         monkeypatch.setenv(name, value)
     assert plan_schedule(70, config).batch == 4
