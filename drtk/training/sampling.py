@@ -12,20 +12,6 @@ from drtk.text.rng import create_generator
 Item = TypeVar("Item")
 
 
-def select_negative_window(negatives: Sequence[Item], count: int, *, epoch: int, seed: int) -> list[Item]:
-    """Return `count` consecutive negatives from a window that moves by `count` per epoch and wraps around.
-
-    The window starts at (epoch + seed) * count mod len(negatives) (docs/methods/hard-negatives.md).
-    Raises ValueError for an empty list, unless `count` is 0.
-    """
-    if count == 0:
-        return []
-    if not negatives:
-        raise ValueError("there are no negatives to sample from")
-    offset = (epoch + seed) * count % len(negatives)
-    return [negatives[(offset + step) % len(negatives)] for step in range(count)]
-
-
 def sample_negatives(
     negatives: Sequence[Item],
     count: int,
@@ -37,16 +23,14 @@ def sample_negatives(
 ) -> list[Item]:
     """Return `count` negatives for an epoch (docs/methods/hard-negatives.md).
 
-    method: "window": those of `select_negative_window`, repeated if there are fewer than `count` (SimLM);
+    method: "window": `count` consecutive negatives from index (epoch + seed) * count, where the list wraps around (SimLM);
         "replacement": the same, but sampled with replacement if there are fewer than `count` (Tevatron);
         "shuffle": the first of a new permutation in each epoch, repeated if there are fewer than `count` (DPR)
-    key: seed of random numbers, different for each example
-    Raises ValueError for an empty list, unless `count` is 0.
+    negatives: not empty, unless `count` is 0    key: seed of random numbers, different for each example
     """
     if method == "window" or count == 0 or (method == "replacement" and len(negatives) >= count):
-        return select_negative_window(negatives, count, epoch=epoch, seed=seed)
-    if not negatives:
-        raise ValueError("there are no negatives to sample from")
+        first = (epoch + seed) * count
+        return [negatives[(first + step) % len(negatives)] for step in range(count)]
     rng = create_generator(seed, epoch, key, "negatives")
     if method == "replacement":
         return [negatives[int(index)] for index in rng.integers(len(negatives), size=count)]

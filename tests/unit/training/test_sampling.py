@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drtk.training.sampling import (
-    EpochDataset,
-    derive_step_seed,
-    sample_negatives,
-    select_negative_window,
-    shuffle_epoch,
-)
+from drtk.training.sampling import EpochDataset, derive_step_seed, sample_negatives, shuffle_epoch
 
 SEVEN = list("abcdefg")
+WINDOW = {"method": "window", "key": "q1"}
 
 
 def test_the_window_slides_by_its_own_width_and_wraps():
     # offset = (epoch + 0) * 3 mod 7: 0, 3, 6, 2
-    windows = ["".join(select_negative_window(SEVEN, 3, epoch=epoch, seed=0)) for epoch in range(4)]
+    windows = ["".join(sample_negatives(SEVEN, 3, epoch=epoch, seed=0, **WINDOW)) for epoch in range(4)]
     assert windows == ["abc", "def", "gab", "cde"]
-    assert select_negative_window(SEVEN, 3, epoch=0, seed=2) == ["g", "a", "b"]  # (0 + 2) * 3 mod 7 = 6
-    assert select_negative_window(["a", "b"], 5, epoch=1, seed=0) == ["b", "a", "b", "a", "b"]  # (1 + 0) * 5 mod 2 = 1
-
-
-def test_an_empty_list_of_negatives_is_valid_only_for_a_count_of_0():
-    assert select_negative_window([], 0, epoch=3, seed=1) == []
-    with pytest.raises(ValueError, match="no negatives"):
-        select_negative_window([], 1, epoch=0, seed=0)
+    assert sample_negatives(SEVEN, 3, epoch=0, seed=2, **WINDOW) == ["g", "a", "b"]  # (0 + 2) * 3 mod 7 = 6
+    assert sample_negatives(["a", "b"], 5, epoch=1, seed=0, **WINDOW) == [
+        "b",
+        "a",
+        "b",
+        "a",
+        "b",
+    ]  # (1 + 0) * 5 mod 2 = 1
+    assert sample_negatives([], 0, epoch=3, seed=1, **WINDOW) == []
 
 
 def test_short_lists_are_sampled_with_replacement_as_in_tevatron():
@@ -48,13 +43,11 @@ def test_each_epoch_shuffles_a_list_into_its_own_order():
     assert set(firsts) == set(SEVEN)
     long = sample_negatives(SEVEN, 9, epoch=0, **given)
     assert long[7:] == long[:2]
-    with pytest.raises(ValueError, match="no negatives"):
-        sample_negatives([], 1, epoch=0, **given)
 
 
 @given(length=st.integers(1, 40), count=st.integers(1, 10), seed=st.integers(0, 1000))
 def test_all_negatives_are_used_in_turn(length: int, count: int, seed: int):
-    windows = [select_negative_window(range(length), count, epoch=epoch, seed=seed) for epoch in range(length)]
+    windows = [sample_negatives(range(length), count, epoch=epoch, seed=seed, **WINDOW) for epoch in range(length)]
     seen = [item for window in windows for item in window]
     assert set(seen) == set(range(length))  # `length` windows cover the list `count` times
     assert {seen.count(item) for item in range(length)} == {count}
