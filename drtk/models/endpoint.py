@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from http.client import HTTPException, IncompleteRead
 from typing import Any, Literal
@@ -141,7 +140,9 @@ class EndpointEmbedder:
                     content = answer.read()
                 break
             except urllib.error.HTTPError as error:
-                problem = f"{error.code} {error.reason}{_read_message(error.read())}"
+                body_text = " ".join(error.read().decode(errors="replace").split())[:_MAX_MESSAGE]
+                # names in backquotes would be printed as options
+                problem = f"{error.code} {error.reason}: {body_text}".replace("`", "'").removesuffix(": ")
                 wanted = error.headers.get("Retry-After", "")
                 delay = min(float(wanted), _LONGEST_DELAY) if wanted.isdecimal() else delay
                 is_temporary = error.code == 429 or error.code >= 500
@@ -194,16 +195,3 @@ def _decode_embedding(embedding: Any) -> np.ndarray:
     if isinstance(embedding, str):
         return np.frombuffer(base64.b64decode(embedding), dtype="<f4")
     return np.asarray(embedding, dtype=np.float32)
-
-
-def _read_message(body: bytes) -> str:
-    """Return ": MESSAGE" with the error message in the body of a response, or the body; "" if it is empty."""
-    message: Any = body.decode(errors="replace")
-    with suppress(ValueError, TypeError, LookupError):
-        content = orjson.loads(body)
-        message = next(
-            (content[name] for name in ("error", "message", "detail") if name in content), message if content else ""
-        )
-        message = message["message"]
-    text = " ".join(str(message or "").split()).replace("`", "'")  # names in backquotes are printed as options
-    return f": {text[:_MAX_MESSAGE]}{'…' * (len(text) > _MAX_MESSAGE)}" if text else ""
