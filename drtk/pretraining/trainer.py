@@ -61,30 +61,19 @@ class Pretrainer(DrtkTrainer):
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Run one training step, and return the weighted sum of the losses for the log, a scalar."""
         model.train()
-        network: PretrainingNetwork = self.accelerator.unwrap_model(model)
-        total = self._train_step(model, network, inputs["batches"].to(self.args.device).unpack(), inputs["ids"])
-        self._num_recorded += 1
-        return total
-
-    def _train_step(
-        self,
-        model: nn.Module,
-        network: PretrainingNetwork,
-        micro_batches: Sequence[Batch],
-        ids_of_batches: Sequence[Sequence[str]],
-    ) -> Tensor:
-        counts_by_batch = [network.count_labels(batch) for batch in micro_batches]
+        micro_batches: list[Batch] = inputs["batches"].to(self.args.device).unpack()
+        counts_by_batch = [self.model.count_labels(batch) for batch in micro_batches]
         counts = {
             name: all_reduce_sum(torch.stack([batch_counts[name] for batch_counts in counts_by_batch]).sum())
             for name in counts_by_batch[0]
         }
         gradients: Tensors | None = None
         contrastive: Tensors = {}
-        if len(micro_batches) > 1 and network.contrastive_slots:
-            gradients, contrastive = self._cache_gradients(model, network, micro_batches)
+        if len(micro_batches) > 1 and self.model.contrastive_slots:
+            gradients, contrastive = self._cache_gradients(model, micro_batches)
         total = torch.zeros((), device=self.args.device)
         start = 0
-        for number, (batch, ids) in enumerate(zip(micro_batches, ids_of_batches, strict=True)):
+        for number, (batch, ids) in enumerate(zip(micro_batches, inputs["ids"], strict=True)):
             is_last = number == len(micro_batches) - 1
             wrapped: Any = model
             with nullcontext() if is_last or not hasattr(model, "no_sync") else wrapped.no_sync():
@@ -96,6 +85,7 @@ class Pretrainer(DrtkTrainer):
                     vectors = output.vectors
                     rows = slice(start, start + len(next(iter(vectors.values()))))
                     start = rows.stop
+                    # its gradients with respect to the vectors are those of the contrastive losses
                     surrogate = torch.stack(
                         [(vectors[name].float() * gradients[name][rows]).sum() for name in vectors]
                     ).sum()
@@ -104,7 +94,7 @@ class Pretrainer(DrtkTrainer):
                         terms |= contrastive
                 else:
                     if output.vectors:
-                        terms |= self._compute_contrastive_losses(network, output.vectors, [batch])
+                        terms |= self._compute_contrastive_losses(output.vectors, [batch])
                     loss = self.sum_terms(terms)
                 self._check_finite(loss, terms | contrastive, ids)
                 self.accelerator.backward(loss)
@@ -112,11 +102,10 @@ class Pretrainer(DrtkTrainer):
             for name, value in output.statistics.items():
                 self._statistics[name] = self._statistics.get(name, torch.zeros(2, device=value.device)) + value
             total += self.sum_terms(terms).detach()
+        self._num_recorded += 1
         return total
 
-    def _cache_gradients(
-        self, model: nn.Module, network: PretrainingNetwork, micro_batches: Sequence[Batch]
-    ) -> tuple[Tensors, Tensors]:
+    def _cache_gradients(self, model: nn.Module, micro_batches: Sequence[Batch]) -> tuple[Tensors, Tensors]:
         """Return the gradients of the contrastive losses, {vector key: (rows, hidden)}, and the losses, {objective name: loss}."""
         vectors: list[Tensors] = []
         with torch.no_grad():
@@ -128,14 +117,12 @@ class Pretrainer(DrtkTrainer):
             name: torch.cat([batch_vectors[name].float() for batch_vectors in vectors]).requires_grad_()
             for name in vectors[0]
         }
-        terms = self._compute_contrastive_losses(network, whole, micro_batches)
+        terms = self._compute_contrastive_losses(whole, micro_batches)
         self.sum_terms(terms).backward()
         gradients = {name: torch.zeros_like(rows) if rows.grad is None else rows.grad for name, rows in whole.items()}
         return gradients, {name: value.detach() for name, value in terms.items()}
 
-    def _compute_contrastive_losses(
-        self, network: PretrainingNetwork, vectors: Tensors, micro_batches: Sequence[Batch]
-    ) -> Tensors:
+    def _compute_contrastive_losses(self, vectors: Tensors, micro_batches: Sequence[Batch]) -> Tensors:
         """Return the contrastive losses over the batch of all processes, {objective name: scalar}.
 
         vectors: {vector key: (rows, hidden)}, vectors of this process    micro_batches: micro-batches that contain these rows
@@ -143,10 +130,10 @@ class Pretrainer(DrtkTrainer):
         with torch.autocast(self.args.device.type, enabled=False):
             present = {
                 name: gather_rows(torch.cat([batch[name].present for batch in micro_batches]))
-                for name in network.contrastive_slots
+                for name in self.model.contrastive_slots
             }
             rows = {name: gather_rows(value.float()) for name, value in vectors.items()}
-            return compute_contrastive_losses(network.composition, rows, present)
+            return compute_contrastive_losses(self.model.composition, rows, present)
 
     def _check_finite(self, loss: Tensor, terms: Tensors, ids: Sequence[str]) -> None:
         if bool(torch.isfinite(loss)):
