@@ -316,19 +316,17 @@ class PretrainingData:
         """
         examples = self.build_spaced_examples(INSPECTED)
         total = len(examples)
-        slots_by_rows: dict[tuple[int, ...], list[str]] = {}  # both slots of a pair are missing in the same rows
         for name in self.composition.slots:
-            rows = tuple(number for number, slots in enumerate(examples) if not slots[name].present)
-            if rows:
-                slots_by_rows.setdefault(rows, []).append(name)
-        for rows, names in slots_by_rows.items():
-            what = f"slot{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names)}"
-            if len(rows) == total:
+            missing = sum(not slots[name].present for slots in examples)
+            if missing == total:
                 raise MismatchError(
-                    f"{self.corpus.sources}: none of {total:,} sampled {self.unit} has a text for {what}; "
+                    f"{self.corpus.sources}: none of {total:,} sampled {self.unit} has a text for slot '{name}'; "
                     "add the texts to the corpus, or `drop` the objectives"
                 )
-            share = f"{len(rows):,} of {total:,} {self.unit}"
-            if total < len(self.rows):
-                share = f"about {len(rows) / total:.0%} of the {self.unit}"
-            log(f"{self.corpus.sources}: {share} have no text for {what}; objectives on {what} skip them")
+            if missing:
+                share = f"{missing:,} of {total:,} {self.unit}"
+                if total < len(self.rows):
+                    share = f"about {missing / total:.0%} of the {self.unit}"
+                log(
+                    f"{self.corpus.sources}: {share} have no text for slot '{name}'; objectives on slot '{name}' skip them"
+                )
