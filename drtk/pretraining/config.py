@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from drtk.config import EVALUATION, HARDWARE, option, setting
 from drtk.errors import MismatchError, UsageError
@@ -15,6 +15,7 @@ from drtk.training.config import TrainingConfig
 
 Share = Annotated[float, 0.0, 1.0]  # types of options, with their bounds
 Count = Annotated[int, 1, float("inf")]
+Function = TypeVar("Function", bound=Callable[..., Any])  # a view or a masking strategy
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,25 @@ def prefix_errors(place: str) -> Iterator[None]:
         yield
     except (UsageError, MismatchError) as error:
         raise type(error)(f"{place}: {error}") from error
+
+
+def needs_fields(*fields: str, **by_option: Mapping[str, str]) -> Callable[[Function], Function]:
+    """Decorator that declares the corpus fields that a view or masking strategy needs.
+
+    fields: always needed    by_option: {option: {value: field}}, needed only if the option has this value
+    """
+
+    def mark(function: Function) -> Function:
+        function.needs = fields, by_option  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def list_needed_fields(function: Callable[..., Any], options: Mapping[str, Any]) -> set[str]:
+    """Return the corpus fields that a view or masking strategy needs with the given options."""
+    always, by_option = getattr(function, "needs", ((), {}))
+    return {*always, *(values[options[key]] for key, values in by_option.items() if options.get(key) in values)}
 
 
 def list_option_names(function: Callable[..., Any]) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from drtk.errors import MismatchError, UsageError
 from drtk.pretraining.composition import EDITS, Composition, format_choices
-from drtk.pretraining.config import check_options, list_option_names, prefix_errors
+from drtk.pretraining.config import check_options, list_needed_fields, list_option_names, prefix_errors
 from drtk.pretraining.masking import (
     MASKING,
     MaskInput,
@@ -21,7 +21,7 @@ from drtk.pretraining.masking import (
     insert_masks,
 )
 from drtk.pretraining.parse import SLOT_KEYS
-from drtk.pretraining.views import VIEWS, ViewInput, list_needed_fields
+from drtk.pretraining.views import VIEWS, ViewInput
 from drtk.text.rng import create_generator, sample_uniform, seed_generator
 from drtk.text.token_dataset import TokenizedText
 
@@ -269,10 +269,10 @@ def list_corpus_fields(composition: Composition) -> set[str]:
 
     Raises UsageError for an unknown view, masking or option.
     """
-    corpus_fields = set()
+    corpus_fields: set[str] = set()
     for name, slot in composition.slots.items():
-        if slot.masking != "none" and getattr(load_masking(composition, name), "needs_weights", False):
-            corpus_fields.add("weights")
+        if slot.masking != "none":
+            corpus_fields |= list_needed_fields(load_masking(composition, name), slot.masking_options)
         for view in load_views(composition, name):
             corpus_fields |= list_needed_fields(view.function, view.options)
     if "weights" in corpus_fields and composition.title != "none":

@@ -5,15 +5,14 @@ A masking strategy is a function (MaskInput, **options) -> (tokens,) bool, True 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from drtk.pretraining.config import needs_fields
 from drtk.registry import Registry
 from drtk.text.token_dataset import TokenizedText
 
-Masking = TypeVar("Masking", bound=Callable[..., np.ndarray])
 Scale = Literal["max", "minmax", "sum"]
 _MASKED, _RANDOM = 0.8, 0.1  # shares in BERT; the remaining tokens stay unchanged but are predicted too
 
@@ -79,12 +78,6 @@ class MaskInput(NamedTuple):
         return masked
 
 
-def needs_weights(strategy: Masking) -> Masking:
-    """Decorator that declares that a masking strategy needs token weights; a corpus without weights is then rejected."""
-    strategy.needs_weights = True  # type: ignore[attr-defined]
-    return strategy
-
-
 def compute_mask_budget(rate: float, count: int) -> int:
     """Return the number of tokens to mask, round(rate * count), at least 1 (docs/methods/masking.md).
 
@@ -135,7 +128,7 @@ def mask_extension(inputs: MaskInput) -> np.ndarray:
     return inputs.other | mask_whole_words(inputs._replace(rate=added_rate))
 
 
-@needs_weights
+@needs_fields("weights")
 def mask_keywords(inputs: MaskInput) -> np.ndarray:
     """Mask whole words, sampled in proportion to their weight, until at least `inputs.budget` tokens are masked (MASTER).
 
@@ -150,7 +143,7 @@ def mask_keywords(inputs: MaskInput) -> np.ndarray:
     return words.expand_to_tokens(chosen)
 
 
-@needs_weights
+@needs_fields("weights")
 def mask_rom(
     inputs: MaskInput, *, scale: Scale = "max", weight_scale: float = 1.0, whole_word: bool = False
 ) -> np.ndarray:

@@ -9,14 +9,14 @@ limit: use the first `limit` texts; None: all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil, floor
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from drtk.errors import MismatchError, UsageError
-from drtk.pretraining.config import Count, Share
+from drtk.pretraining.config import Count, Share, needs_fields
 from drtk.registry import Registry
 from drtk.text.token_dataset import TokenCorpus, TokenizedText
 
@@ -24,7 +24,6 @@ ViewTexts = dict[str, TokenizedText]
 Crop = Literal["head", "random"]
 Title = Literal["none", "join", "sep", "segment"]
 Separator = int | Sequence[int]  # token ids between two texts; RoBERTa has two in a pair
-View = TypeVar("View", bound=Callable[..., ViewTexts | None])
 MAX_DISTANCE = 100  # between a passage and a random other passage of its document, in passages
 Spans = Literal["random", "nearby", "overlap", "mixed", "distinct"]
 MIXED: tuple[Spans, ...] = ("random", "nearby", "overlap")
@@ -95,25 +94,6 @@ class ViewInput(NamedTuple):
         return self.crop(
             add_title(self.corpus, row, text, title, self.separator, max_tokens=pair_max_tokens), crop, max_tokens
         )
-
-
-def needs_fields(*fields: str, **by_option: Mapping[str, str]) -> Callable[[View], View]:
-    """Decorator that declares the corpus fields that a view needs.
-
-    fields: always needed    by_option: {option: {value: field}}, needed only if the option has this value
-    """
-
-    def mark(view: View) -> View:
-        view.needs = fields, by_option  # type: ignore[attr-defined]
-        return view
-
-    return mark
-
-
-def list_needed_fields(view: Callable[..., Any], options: Mapping[str, Any]) -> set[str]:
-    """Return the corpus fields that a view needs with the given options."""
-    always, by_option = getattr(view, "needs", ((), {}))
-    return {*always, *(values[options[key]] for key, values in by_option.items() if options.get(key) in values)}
 
 
 def slice_text(text: TokenizedText, begin: int, end: int) -> TokenizedText:

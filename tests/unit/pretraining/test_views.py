@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from drtk.errors import MismatchError
-from drtk.pretraining.views import VIEWS, ViewInput, list_needed_fields, sample_other_passage
+from drtk.pretraining.config import list_needed_fields
+from drtk.pretraining.views import VIEWS, ViewInput, sample_other_passage
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import TokenCorpus, TokenizedText
 from drtk.text.token_writer import FIELDS
