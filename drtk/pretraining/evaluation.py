@@ -1,18 +1,15 @@
-"""Evaluation on held-out passages: losses, use of the text vector by decoders, alignment and uniformity."""
+"""Evaluation on held-out passages: losses, and use of the text vector by decoders."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from drtk.pretraining.composition import ContrastiveObjective
 from drtk.pretraining.dataset import Batch, PackedBatches
 from drtk.pretraining.network import EncodedBatch, PretrainingNetwork, Tensors, compute_contrastive_losses
 
-MAX_ROWS = 2048  # vectors for alignment and uniformity
 GROUP_SIZE = 64  # batch size of the contrastive losses, whose value depends on it
 BATCH_SIZE = 32  # examples of a held-out batch
 
@@ -24,17 +21,12 @@ def evaluate_network(network: PretrainingNetwork, batches: Sequence[Batch], devi
     held_out_NAME: loss of objective NAME, averaged over labeled tokens, or over examples for a contrastive objective
     gain_NAME: loss of a decoder that gets the text vector of another example, minus its loss with the correct vector;
         a value near 0 means that the decoder ignores the vector
-    alignment, uniformity: metrics of Wang and Isola (2020) on the L2-normalized text vectors
     """
     was_training = network.training
     network.eval()
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
-    vectors: dict[str, list[Tensor]] = {}
-    present_rows: dict[str, list[Tensor]] = {}
     compared: list[tuple[Tensors, Tensors]] = []
-    slots = [*dict.fromkeys(name for objective in network.composition.objectives for name in objective.vector_slots)]
-    slots = slots or [next(iter(network.composition.slots))]
 
     def add(name: str, value: Tensor, count: Tensor | float) -> None:
         sums[name] = sums.get(name, 0.0) + float(value)
@@ -50,24 +42,16 @@ def evaluate_network(network: PretrainingNetwork, batches: Sequence[Batch], devi
                 add(f"held_out_{name}", loss, count)
                 if getattr(token_loss, "has_bottleneck", False):
                     add(f"gain_{name}", token_loss(encoded, other_sources=True) - loss, count)
-            present = {name: slot.present for name, slot in batch.items()}
             if network.contrastive_slots:
+                present = {name: slot.present for name, slot in batch.items()}
                 compared.append((network.collect_vectors(encoded), present))
-            for name in slots:
-                vectors.setdefault(name, []).append(F.normalize(encoded.get_vectors(name).float(), dim=-1))
-                present_rows.setdefault(name, []).append(present[name])
         for group, present in regroup_rows(compared):
             rows = len(next(iter(present.values())))
             for name, value in compute_contrastive_losses(network.composition, group, present).items():
                 add(f"held_out_{name}", value * rows, rows)
     finally:
         network.train(was_training)
-    means = {name: total / max(counts[name], 1.0) for name, total in sums.items()}
-    return means | _compute_alignment_and_uniformity(
-        network,
-        {name: torch.cat(rows)[:MAX_ROWS] for name, rows in vectors.items()},
-        {name: torch.cat(rows)[:MAX_ROWS] for name, rows in present_rows.items()},
-    )
+    return {name: total / max(counts[name], 1.0) for name, total in sums.items()}
 
 
 def regroup_rows(batches: Sequence[tuple[Tensors, Tensors]]) -> Iterator[tuple[Tensors, Tensors]]:
@@ -90,26 +74,3 @@ def regroup_rows(batches: Sequence[tuple[Tensors, Tensors]]) -> Iterator[tuple[T
                 {name: tensor[rows] for name, tensor in vectors.items()},
                 {name: tensor[rows] for name, tensor in present.items()},
             )
-
-
-def _compute_alignment_and_uniformity(
-    network: PretrainingNetwork, vectors: Tensors, present: Tensors
-) -> dict[str, float]:
-    """Return {"uniformity": of the first slot's vectors, "alignment": of the first contrastive objective's positive pairs}.
-
-    A metric is omitted if there are fewer than two vectors, or no pairs.
-    vectors: {slot: (rows, hidden)}, normalized    present: {slot: (rows,) bool, False without text}
-    """
-    values: dict[str, float] = {}
-    name, rows = next(iter(vectors.items()))
-    slot_vectors = rows[present[name]]
-    if len(slot_vectors) > 1:
-        values["uniformity"] = float(torch.pdist(slot_vectors.cpu()).pow(2).mul(-2).exp().mean().log())
-    for objective in network.composition.objectives:
-        if isinstance(objective, ContrastiveObjective):
-            both = present[objective.a] & present[objective.b]
-            if bool(both.any()):
-                difference = vectors[objective.a][both] - vectors[objective.b][both]
-                values["alignment"] = float(difference.pow(2).sum(dim=1).mean())
-            break
-    return values

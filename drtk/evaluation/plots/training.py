@@ -15,7 +15,6 @@ from drtk.evaluation.plots import base
 from drtk.evaluation.plots.base import Plot, PlotData, PlotInputs
 
 HELD_OUT, GAIN = "held_out_", "gain_"
-_MEASURED = (GAIN, "uniformity", "alignment")  # other measurements on held-out passages
 _DASHED = {"linestyle": "--", "marker": "o", "markersize": 4, "linewidth": 1.4}
 _MAX_DOTS = 12  # with up to this many entries, each has a dot
 _COLUMNS, _PANEL = 3, (4.6, 3.2)  # panels per row, and width and height of one in inches
@@ -73,7 +72,7 @@ class TrainingCurves(Plot):
         has_dashed = False
         for axis, panel in zip(axes, panels, strict=False):
             dashed, solid = panel["held_out"], panel["curves"]
-            if panel["field"].startswith(_MEASURED):
+            if panel["field"].startswith(GAIN):
                 dashed, solid = solid, {}
             for name, curve in solid.items():
                 draw_smoothed_curve(axis, curve["steps"], curve["values"], colors[name])

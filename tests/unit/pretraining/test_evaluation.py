@@ -1,10 +1,9 @@
-"""Evaluation on held-out passages: losses, bottleneck gain, alignment and uniformity."""
+"""Evaluation on held-out passages: losses and bottleneck gain."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from drtk.pretraining.evaluation import evaluate_network, regroup_rows
 from drtk.pretraining.network import EncodedBatch
@@ -37,37 +36,12 @@ def test_gain_is_loss_with_other_vectors_minus_loss_with_own(files: PretrainingF
     assert "gain_encoder" not in actual
 
 
-def test_alignment_uses_only_present_pairs(files: PretrainingFiles):
-    stage = files.prepare("qac-cocondenser").randomize_weights()
-    batch = stage.batch(*range(8))
-    both = batch["a"].present & batch["b"].present
-    assert 0 < int(both.sum()) < 8
-    with torch.no_grad():
-        one, two = (F.normalize(stage.views(batch).get_vectors(name), dim=-1)[both] for name in "ab")
-    actual = evaluate_network(stage.network, [batch], CPU)
-    assert actual["alignment"] == pytest.approx((one - two).pow(2).sum(dim=1).mean().item(), abs=1e-5)
-
-
 def test_held_out_contrastive_loss_does_not_depend_on_batch_sizes(files: PretrainingFiles):
     stage = files.prepare("qac-cocondenser").randomize_weights()
     whole = evaluate_network(stage.network, [stage.batch(*range(8))], CPU)
     parts = evaluate_network(stage.network, [stage.batch(0, 1, 2), stage.batch(3, 4), stage.batch(5, 6, 7)], CPU)
     assert whole["held_out_contrast"] > 0.1
     assert parts["held_out_contrast"] == pytest.approx(whole["held_out_contrast"], abs=1e-5)
-
-
-def test_uniformity_is_computed_on_the_cpu(files: PretrainingFiles, monkeypatch: pytest.MonkeyPatch):
-    class OnTheCpu(torch.Tensor):
-        """A result of Tensor.cpu."""
-
-    def compute_distances(vectors: torch.Tensor) -> torch.Tensor:
-        assert isinstance(vectors, OnTheCpu), "Apple GPUs have no pdist"
-        return pdist(vectors.as_subclass(torch.Tensor))
-
-    stage, pdist, cpu = files.prepare("simlm"), torch.pdist, torch.Tensor.cpu
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: cpu(self).as_subclass(OnTheCpu))
-    monkeypatch.setattr(torch, "pdist", compute_distances)
-    assert evaluate_network(stage.network, [stage.batch(*range(4))], CPU)["uniformity"] <= 0
 
 
 @pytest.mark.parametrize(
