@@ -98,13 +98,10 @@ def pretrain(
     plan = parse_composition(content, place)
     if drop:
         plan = plan.drop_objectives(drop)
-    if generator is not None:
-        if plan.generator is None:
-            raise UsageError(
-                f"--generator: no model input of preset '{place}' needs a generator after --set and --drop; omit it"
-            )
-        if plan.generator.init == "copy":
-            raise UsageError('--generator and generator.init = "copy" cannot be combined; remove one')
+    if generator is not None and plan.generator is None:
+        raise UsageError(
+            f"--generator: no model input of preset '{place}' needs a generator after --set and --drop; omit it"
+        )
     if dev is not None and dev_sts is not None:
         raise UsageError("--dev and --dev-sts cannot be combined; give one")
     check_training_inputs(settings.trainer, device, dev_sts, local_files=[*passages, *job.side_files])

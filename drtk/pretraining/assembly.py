@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from drtk.errors import MismatchError, UsageError
 from drtk.models.backbone import BackboneAdapter
@@ -115,7 +115,7 @@ def build_network(
             for name, spec in composition.projectors.items()
             if any(name == objective.projector for objective in composition.objectives)
         }
-        generator = _build_generator(composition, backbone, head, tokenizer)
+        generator = _build_generator(composition, tokenizer)
     if attention is not None and generator is not None:
         attention.apply(generator.backbone)
     if head.is_untrained:
@@ -183,15 +183,12 @@ def warn_of_equal_vectors(network: PretrainingNetwork) -> None:
                 )
 
 
-def _build_generator(composition: Composition, backbone: nn.Module, head: Any, tokenizer: Any) -> TokenGenerator | None:
+def _build_generator(composition: Composition, tokenizer: Any) -> TokenGenerator | None:
     settings = composition.generator
     if settings is None:
         return None
-    if settings.init == "copy" or (settings.init == "random" and not settings.model):
-        return TokenGenerator.from_encoder(backbone, head, init=settings.init)
     if not settings.model:
-        others = ', or init = "copy" or "random"' if settings.mode == "joint" else ""
-        raise UsageError(f"[generator] has no model; set `generator` to a model folder{others}")
+        raise UsageError("[generator] has no model; set `generator` to a model folder")
     return TokenGenerator.from_folder(
         resolve_model_folder(settings.model),
         tokenizer,

@@ -66,7 +66,7 @@ class GeneratorSpec:
 
     model: model folder or hub name
     mode: "frozen", or "joint": trained on the masked positions of `slot`, with loss weight `weight`
-    init: initial weights of a joint generator: those of `model`, a "copy" of the encoder, or "random"
+    init: initial weights of a joint generator: those of `model`, or "random"
     reads: input of the generator at masked positions: [MASK] ("mask"), or BERT's 80/10/10 scheme ("bert")
     decode: "sample" from the generator's distribution, or take the most likely token ("argmax")
     scope: replace tokens at "masked" positions, or at "all" positions but the first
@@ -74,7 +74,7 @@ class GeneratorSpec:
 
     model: str = ""
     mode: Literal["frozen", "joint"] = "frozen"
-    init: Literal["model", "copy", "random"] = "model"
+    init: Literal["model", "random"] = "model"
     weight: float = 0.2
     slot: str = ""
     reads: Literal["mask", "bert"] = "mask"

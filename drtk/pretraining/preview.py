@@ -282,7 +282,7 @@ def describe_training(composition: Composition, data: PretrainingData, network: 
     ]
     if composition.joint_generator is not None:
         joint = composition.joint_generator
-        start = {"model": joint.model, "copy": "a copy of the encoder", "random": "random weights"}[joint.init]
+        start = joint.model if joint.init == "model" else "random weights"
         description = f"the generator predicts the masked tokens of '{joint.slot}'; its initial weights are {start}"
         terms.append(("generator", f"{joint.weight:g} x", "", description))
     yield from _format_table(terms)

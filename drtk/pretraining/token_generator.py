@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ class TokenGenerator(nn.Module):
     ) -> TokenGenerator:
         """Load the generator from a model folder (SimLM, DiffCSE).
 
-        tokenizer: tokenizer of the encoder    reinitialize: replace the weights by random weights, which are never frozen
+        tokenizer: tokenizer of the encoder    reinitialize: replace the weights by random weights (SimLM, Table 13)
         Raises MismatchError if generator and encoder have different vocabularies, or if the folder has no trained
         masked-LM head and `reinitialize` is False.
         """
@@ -60,22 +60,18 @@ class TokenGenerator(nn.Module):
                 f"{folder}: the generator's vocabulary ({len(vocabulary):,} tokens, {num_different:,} different) differs from the "
                 f"encoder's ({len(expected):,} tokens); use a generator with the tokenizer of the encoder"
             )
-        return cls.from_encoder(backbone, head, init="random") if reinitialize else cls(backbone, head, frozen=frozen)
-
-    @classmethod
-    def from_encoder(cls, backbone: nn.Module, head: LMHead, *, init: Literal["copy", "random"]) -> TokenGenerator:
-        """Create a trainable generator from the encoder: a copy, or the same architecture with random weights (SimLM, Table 13)."""
-        own: Any
-        own, own_head = deepcopy((backbone, head))  # together, because the head refers to its encoder
-        if init == "random":  # applied to a copy, since transformers does not reinitialize loaded weights
+        if reinitialize:
+            # Of copies, because transformers does not reinitialize loaded weights; together, because the head refers to
+            # its encoder.
+            backbone, head = deepcopy((backbone, head))
             with torch.no_grad():
-                own.apply(own._init_weights)
-                own_head.apply(own._init_weights)
-                if own_head.bias is not None:
-                    own_head.bias.zero_()
-                if own_head.own_weight is not None:
-                    own_head.own_weight.normal_(0.0, float(own.config.initializer_range))
-        return cls(own, own_head, frozen=False)
+                backbone.apply(backbone._init_weights)
+                head.apply(backbone._init_weights)
+                if head.bias is not None:
+                    head.bias.zero_()
+                if head.own_weight is not None:
+                    head.own_weight.normal_(0.0, float(backbone.config.initializer_range))
+        return cls(backbone, head, frozen=frozen)
 
     def train(self, mode: bool = True) -> TokenGenerator:
         """Set training or evaluation mode. A frozen generator stays in evaluation mode."""

@@ -26,7 +26,7 @@ RUNS = {
     "cocondenser": ["--micro-batch-size", "2"],
     "master": [],
     "diffcse-sts-bert": ["--generator", "GENERATOR"],
-    "simlm": ["--set", "generator.init=copy", "--set", "generator.mode=joint", "--set", "generator.slot=encoder"],
+    "simlm": ["--generator", "GENERATOR", "--set", "generator.mode=joint", "--set", "generator.slot=encoder"],
 }
 # Calls drtk with --gpus 2 on a machine that pretends to have two GPUs.
 PROGRAM = "import sys, torch; torch.cuda.device_count = lambda: 2; sys.argv += ['--gpus', '2']; from drtk.__main__ import main; main()"

@@ -383,7 +383,7 @@ def test_a_generator_with_another_vocabulary_or_without_a_head_is_rejected(files
 
 REJECTED: list[tuple[str, Sequence[str], str]] = [
     ("qac-cotmae", ["--set", "slots.context.masking=rom"], ": masking 'rom' requires token weights"),
-    ("simlm", [*JOINT, "--set", "generator.model="], 'set --generator to a model folder, or init = "copy" or "random"'),
+    ("simlm", [*JOINT, "--set", "generator.model="], "has no model; set --generator to a model folder"),
     ("simcse", ["--micro-batch-size", "2", "--set", "projectors.head.kind=bn"], "a projector with batch norm requires"),
     ("simcse", ["--batch-size", "1"], "--batch-size 1 leaves no negatives for the contrastive objective"),
     (

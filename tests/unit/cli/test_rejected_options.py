@@ -81,9 +81,6 @@ REJECTED = {  # additional options and the error message of each command
         "--with hf:x": "hf:x: must be a local file (read repeatedly)",
         "--generator model": "--generator: preset 'cotmae' has no generator",
         "--preset diffcse-sts-bert --generator x --drop difference": "needs a generator after --set and --drop",
-        "--preset simlm --generator x --set generator.mode=joint --set generator.slot=encoder --set generator.init=copy": (
-            '--generator and generator.init = "copy" cannot be combined'
-        ),
         "--drop nothing": "--drop nothing: unknown objective or group",
         "--set slots.nowhere.rate=1": "nowhere",
         "--set settings.lr=1": "--set settings.lr: no such setting; choose from",
