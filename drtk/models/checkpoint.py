@@ -19,7 +19,7 @@ from drtk.models.device import copy_to_device
 from drtk.models.encoder import Dense, Encoder
 from drtk.models.exported_backbone import ExportedBackbone, find_exported_file
 from drtk.models.lm_head import LM_HEAD, LMHead, build_masked_lm, get_head_path, load_lm_head
-from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
+from drtk.models.loading import load_config, load_pretrained, load_tokenizer, report_load_errors
 from drtk.models.model_folder import MODULES, EncodingConfig, Role, read_layout, write_layout, write_sparse_layout
 from drtk.runtime.atomic import set_default_permissions, write_json
 from drtk.runtime.integrity import compute_content_digest, read_object
@@ -100,7 +100,7 @@ def load_encoder(
         loader = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
         backbone: Any = None
         if weights and model_file is None:
-            backbone, _ = load_weights(loader, layout.backbone)
+            backbone, _ = load_pretrained(loader, layout.backbone)
         elif is_plain or model_file is None:
             with torch.device("meta"):
                 backbone = loader.from_config(config, dtype=torch.float32, trust_remote_code=is_remote_code_trusted())

@@ -29,7 +29,7 @@ from drtk.models.config import CrossEncoderSettings, ScorerSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
 from drtk.models.encoder import run_in_length_groups
 from drtk.models.generative_reranker import LOGIT_SCORE, PromptTokenizer, load_generative_reranker, make_pair_tokenizer
-from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
+from drtk.models.loading import load_config, load_pretrained, load_tokenizer, report_load_errors
 from drtk.models.model_folder import (
     MODULES,
     read_layout,
@@ -134,7 +134,7 @@ def _load_classifier(folder: Path, path: Path, config: Any) -> tuple[Any, Any]:
         raise MismatchError(
             f"{folder}: expected a classifier with one label, got {config.num_labels} labels; use another model"
         )
-    model, missing = load_weights(AutoModelForSequenceClassification, path)
+    model, missing = load_pretrained(AutoModelForSequenceClassification, path)
     if missing:  # transformers initializes them at random
         raise MismatchError(
             f"{folder}: not a cross-encoder (no weights for {missing[0]}); train one with `drtk train-reranker`"
@@ -373,7 +373,7 @@ def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default
                     f"{folder}: expected an encoder such as BERT, got an encoder-decoder ({settings.model_type})"
                 )
             torch.manual_seed(seed)
-            classifier, _ = load_weights(AutoModelForSequenceClassification, layout.backbone, num_labels=1)
+            classifier, _ = load_pretrained(AutoModelForSequenceClassification, layout.backbone, num_labels=1)
             tokenizer = load_tokenizer(layout.backbone, settings)
         if layout.encoding.lowercase:
             add_lowercasing(tokenizer)

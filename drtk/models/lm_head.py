@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.loading import load_weights, report_load_errors
+from drtk.models.loading import load_pretrained, report_load_errors
 from drtk.models.model_folder import read_layout
 from drtk.runtime.progress import silence_transformers
 from drtk.runtime.remote_code import is_remote_code_trusted
@@ -130,7 +130,7 @@ def load_lm_head(folder: Path, backbone: nn.Module) -> LMHead:
     config: Any = backbone.config
     dense, norm, _ = _get_submodules(config.model_type)
     with report_load_errors(folder, "its masked-LM head cannot be loaded"):
-        model, missing = load_weights(AutoModelForMaskedLM, read_layout(folder).backbone)
+        model, missing = load_pretrained(AutoModelForMaskedLM, read_layout(folder).backbone)
     is_untrained = {f"{dense}.weight", f"{norm}.weight"} <= {*missing}
     if missing and not is_untrained:
         raise MismatchError(f"{folder}: the masked-LM head has no weights for {missing[0]}; restore the checkpoint")

@@ -96,7 +96,7 @@ def _find_missing_special_tokens(tokenizer: Any) -> list[str]:
     return [token for token in special if token and token not in vocabulary]
 
 
-def load_weights(
+def load_pretrained(
     auto_class: Any, folder: Path, *, key_mapping: dict[str, str] | None = None, **options: Any
 ) -> tuple[Any, list[str]]:
     """Load a model in float32; return (model, names of randomly initialized weights of head and pooler).

@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 
 from drtk.errors import MismatchError
 from drtk.models.checkpoint import DEFAULT_MAX_LENGTH
-from drtk.models.loading import load_config, load_tokenizer, load_weights, report_load_errors
+from drtk.models.loading import load_config, load_pretrained, load_tokenizer, report_load_errors
 from drtk.runtime.remote_code import is_remote_code_trusted
 
 SHARED_KEYS = "drtk_shared_keys"  # name of the attention implementation of `_attend`
@@ -84,7 +84,7 @@ def load_generation_model(
                     f"{folder}: expected a generation model, got an encoder ({config.model_type}); use T5, BART or GPT-2"
                 )
         if weights:
-            model, missing = load_weights(loader, folder, key_mapping=_WRAPPED if config.model_type in _T5 else None)
+            model, missing = load_pretrained(loader, folder, key_mapping=_WRAPPED if config.model_type in _T5 else None)
         else:
             with torch.device("meta"):
                 model, missing = loader.from_config(config, trust_remote_code=is_remote_code_trusted()), []
