@@ -105,9 +105,8 @@ def _write_onnx(model: TextEncoder, path: Path) -> None:
 
     names = ["input_ids", "attention_mask"]
     accepted = inspect.signature(model.encoder.backbone.forward).parameters
-    names += ["token_type_ids"] * (
-        "token_type_ids" in accepted and "token_type_ids" in model.tokenizer.model_input_names
-    )
+    if "token_type_ids" in accepted and "token_type_ids" in model.tokenizer.model_input_names:
+        names.append("token_type_ids")
     axes = {name: {0: "batch", 1: "sequence"} for name in (*names, "last_hidden_state")}
     module = _BackboneModule(model.encoder.backbone, names).eval()
     with warnings.catch_warnings(), torch.inference_mode():

@@ -309,12 +309,15 @@ def _read_shared_entries(folder: Path) -> dict[str, Any]:
     """Return the EncodingConfig fields that config_sentence_transformers.json sets: prompts, similarity, truncate, title."""
     content = read_shared_config(folder)
     prompts = content.get("prompts") or {}
-    return {
+    entries: dict[str, Any] = {
         "query_prompt": choose_prompt(prompts, "query"),
         "passage_prompt": choose_prompt(prompts, "passage"),
         "similarity": content.get("similarity_fn_name"),
         "truncate": content.get("truncate_dim"),
-    } | ({"title": title} if (title := content.get("title")) in get_args(Title) else {})
+    }
+    if content.get("title") in get_args(Title):
+        entries["title"] = content["title"]
+    return entries
 
 
 def write_layout(folder: Path, encoding: EncodingConfig, *, hidden: int, dense: int) -> None:
@@ -392,7 +395,9 @@ def _write_shared(folder: Path, encoding: EncodingConfig) -> None:
         "prompts": {"query": encoding.query_prompt, "document": encoding.passage_prompt},
         "default_prompt_name": None,
         "similarity_fn_name": encoding.similarity or "dot",
-    } | ({"model_type": "SparseEncoder"} if encoding.pooling == SPARSE_POOLING else {})
+    }
+    if encoding.pooling == SPARSE_POOLING:
+        shared["model_type"] = "SparseEncoder"
     if encoding.truncate:
         shared["truncate_dim"] = encoding.truncate
     if encoding.title != EncodingConfig.title:  # an entry of drtk that sentence-transformers ignores

@@ -79,8 +79,9 @@ def enable_packing(model: Any, device: torch.device) -> bool:
 
 def _has_flash_kernel(config: Any, device: torch.device) -> bool:
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    is_supported = torch.backends.cuda.is_flash_attention_available() and torch.version.cuda is not None
-    return is_supported and torch.cuda.get_device_capability(device) >= (8, 0) and head_size % 8 == 0 <= 256 - head_size
+    if not torch.backends.cuda.is_flash_attention_available() or torch.version.cuda is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0) and head_size % 8 == 0 and head_size <= 256
 
 
 def is_packed(model: Any) -> bool:

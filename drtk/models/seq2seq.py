@@ -296,7 +296,7 @@ def _pad_and_concatenate(one: Tensor, other: Tensor, *, dim: int, left: bool) ->
 
     def pad(tensor: Tensor) -> Tensor:
         missing = width - tensor.shape[dim]  # F.pad would copy a tensor that needs no padding
-        return F.pad(tensor, after + [missing, 0][:: 1 if left else -1]) if missing else tensor
+        return F.pad(tensor, after + ([missing, 0] if left else [0, missing])) if missing else tensor
 
     return torch.cat([pad(one), pad(other)])
 

@@ -86,14 +86,11 @@ class ViewInput(NamedTuple):
         title: see `add_title`    crop: see `crop`    text: text to use instead of the passage's text
         max_tokens: None: the `max_tokens` of this input
         """
-        text, max_tokens = (
-            self.corpus.get_text(row) if text is None else text,
-            self.max_tokens if max_tokens is None else max_tokens,
-        )
-        pair_max_tokens = max_tokens if crop == "head" else None
-        return self.crop(
-            add_title(self.corpus, row, text, title, self.separator, max_tokens=pair_max_tokens), crop, max_tokens
-        )
+        text = self.corpus.get_text(row) if text is None else text
+        max_tokens = self.max_tokens if max_tokens is None else max_tokens
+        pair_limit = max_tokens if crop == "head" else None
+        titled = add_title(self.corpus, row, text, title, self.separator, max_tokens=pair_limit)
+        return self.crop(titled, crop, max_tokens)
 
 
 def slice_text(text: TokenizedText, begin: int, end: int) -> TokenizedText:
