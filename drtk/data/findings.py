@@ -2,73 +2,32 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterable, Iterator
+import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappushpop
-from pathlib import Path
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
-from zlib import crc32
-
-MAX_PAIRS = 500_000  # pairs in memory, about 250 bytes each; more are written to disk
-NUM_FILES = 512  # files on disk; one at a time is read
 
 
 class DuplicateFinder:
-    """Finder of keys that are added more than once, such as repeated ids, in bounded memory.
+    """Finder of keys that are added more than once, such as repeated ids, in bounded memory."""
 
-    Memory holds up to `max_pairs` (key, value) pairs; further pairs are written to `num_files` temporary files. Keys
-    must not contain tabs or line ends, and values must not contain line ends.
-    """
-
-    def __init__(self, *, max_pairs: int = MAX_PAIRS, num_files: int = NUM_FILES) -> None:
-        self._max_pairs, self._num_files = max_pairs, num_files
-        self._pairs: list[tuple[str, str]] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+    def __init__(self) -> None:
+        self._database = sqlite3.connect("")  # a temporary database, of which only a cache is in memory
+        self._database.execute("CREATE TABLE pairs (key TEXT, value TEXT)")
 
     def add(self, key: str, value: str) -> None:
         """Add the pair (key, value), such as an id and the line where it occurs."""
-        self._pairs.append((key, value))
-        if len(self._pairs) >= self._max_pairs:
-            self._spill_to_disk()
+        self._database.execute("INSERT INTO pairs VALUES (?, ?)", (key, value))
 
     def iter_duplicates(self) -> Iterator[tuple[str, list[str]]]:
         """Yield (key, values in the order they were added) for each key that was added more than once."""
-        if self._folder is None:
-            yield from _iter_duplicates(self._pairs)
-            return
-        self._spill_to_disk()
-        for number in range(self._num_files):
-            path = Path(self._folder.name) / str(number)
-            if path.exists():
-                with open(path, encoding="utf-8", newline="\n") as file:
-                    pairs = (line[:-1].partition("\t") for line in file)
-                    yield from _iter_duplicates((key, value) for key, _, value in pairs)
-
-    def _spill_to_disk(self) -> None:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="drtk-")
-        lines: list[list[str]] = [[] for _ in range(self._num_files)]
-        for key, value in self._pairs:
-            lines[crc32(key.encode()) % self._num_files].append(f"{key}\t{value}\n")
-        for number, file_lines in enumerate(lines):
-            if file_lines:
-                with open(Path(self._folder.name) / str(number), "a", encoding="utf-8", newline="\n") as file:
-                    file.writelines(file_lines)
-        self._pairs.clear()
-
-
-def _iter_duplicates(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
-    first: dict[str, str] = {}
-    groups: dict[str, list[str]] = {}
-    for key, value in pairs:
-        if key in groups:
-            groups[key].append(value)
-        elif key in first:
-            groups[key] = [first[key], value]
-        else:
-            first[key] = value
-    yield from groups.items()
+        repeated = "SELECT key FROM pairs GROUP BY key HAVING count(*) > 1"
+        rows = self._database.execute(f"SELECT * FROM pairs WHERE key IN ({repeated}) ORDER BY key, rowid")
+        for key, pairs in groupby(rows, key=itemgetter(0)):
+            yield key, [value for _, value in pairs]
 
 
 # Name of a check -> (True for an error or False for a warning, description).

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from drtk.data import readers
 from drtk.data.examples import ParsedExample
-from drtk.data.findings import DuplicateFinder
 from drtk.data.json_arrays import iter_array_rows
 from drtk.data.readers import read_passages, read_queries
 from drtk.data.writers import FORMATS
@@ -190,15 +189,3 @@ def test_a_truncated_json_array_gives_complete_elements_and_then_an_error(rows: 
     *whole, last = [row for _, row in iter_array_rows([cut])]
     assert whole == rows[: len(whole)]
     assert isinstance(last, ValueError)
-
-
-@SETTINGS
-@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 99).map(str)), max_size=40), st.integers(1, 50))
-def test_duplicates_are_found_in_memory_and_on_disk(pairs: list[tuple[str, str]], held: int) -> None:
-    expected: dict[str, list[str]] = {}
-    for key, value in pairs:
-        expected.setdefault(key, []).append(value)
-    grouping = DuplicateFinder(max_pairs=held, num_files=3)
-    for key, value in pairs:
-        grouping.add(key, value)
-    assert dict(grouping.iter_duplicates()) == {key: values for key, values in expected.items() if len(values) > 1}
