@@ -8,8 +8,6 @@ as JSONL next to its index. The index is in the cache (see `get_cache_folder`), 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,21 +21,17 @@ from drtk.data.rows import dump, parse_passage, parse_row
 from drtk.data.tables import is_hub_dataset
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
-from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import (
     compute_content_digest,
+    ensure_cache_folder,
     get_cache_folder,
     hash_id,
-    is_intact,
-    record_sizes,
-    replace_cache_folder,
 )
 from drtk.runtime.progress import log, track
 from drtk.runtime.streams import get_max_line_bytes, get_source_name, is_stream, iter_raw_lines
 
 _BLOCK = 1 << 20
 INDEX_VERSION = 1  # of the index files, part of the folder name
-INDEX_MANIFEST = "meta.json"
 
 
 class CorpusStore:
@@ -66,10 +60,7 @@ class CorpusStore:
         if not path.exists():
             raise DrtkError(f"{path}: No such file or directory")
         folder = get_cache_folder() / "corpora" / f"{compute_content_digest(path)}-{INDEX_VERSION}"
-        if not is_intact(folder, INDEX_MANIFEST):
-            if folder.exists():
-                log(f"{folder}: is damaged; rebuilding it")
-            _build_index(path, folder)
+        ensure_cache_folder(folder, lambda making: _build_index(path, making), task=f"indexing the ids of {path}")
         jsonl_path = folder / "corpus.jsonl"
         return cls(jsonl_path if jsonl_path.exists() else path, folder, source=path)
 
@@ -147,31 +138,22 @@ class CorpusStore:
             self.close()
 
 
-def _build_index(path: Path, folder: Path) -> None:
-    """Build the index of a corpus in a temporary folder and rename it to `folder`."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    making = Path(tempfile.mkdtemp(dir=folder.parent, prefix="making-"))
+def _build_index(path: Path, folder: Path) -> dict[str, Any]:
+    """Write the index of a corpus to a folder; return {}, since its manifest has no entries of its own."""
     log(f"{path}: building an index of its ids (once)")
-    try:
-        hashes, offsets, lengths = array("Q"), array("Q"), array("I")
-        lines = _iter_lines(path) if _is_plain_jsonl(path) else _write_jsonl(path, making / "corpus.jsonl")
-        for id, offset, length in track(lines, "index corpus", unit="passages"):
-            hashes.append(hash_id(id))
-            offsets.append(offset)
-            lengths.append(length)
-        keys = np.frombuffer(hashes, dtype=np.uint64) if hashes else np.empty(0, np.uint64)
-        order = np.argsort(keys, kind="stable")
-        np.save(making / "hashes.npy", keys[order])
-        np.save(making / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
-        np.save(making / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
-        _check_duplicates(path, making)
-        write_json(making / INDEX_MANIFEST, {"files": record_sizes(making)})
-        replace_cache_folder(making, folder)
-    except OSError as error:
-        if not folder.exists():  # otherwise another process has built the same index
-            raise DrtkError(f"{error.filename or making}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
+    hashes, offsets, lengths = array("Q"), array("Q"), array("I")
+    lines = _iter_lines(path) if _is_plain_jsonl(path) else _write_jsonl(path, folder / "corpus.jsonl")
+    for id, offset, length in track(lines, "index corpus", unit="passages"):
+        hashes.append(hash_id(id))
+        offsets.append(offset)
+        lengths.append(length)
+    keys = np.frombuffer(hashes, dtype=np.uint64) if hashes else np.empty(0, np.uint64)
+    order = np.argsort(keys, kind="stable")
+    np.save(folder / "hashes.npy", keys[order])
+    np.save(folder / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
+    np.save(folder / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
+    _check_duplicates(path, folder)
+    return {}
 
 
 def _is_plain_jsonl(path: Path) -> bool:

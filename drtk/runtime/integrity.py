@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -15,6 +16,7 @@ import orjson
 
 from drtk.errors import DrtkError
 from drtk.runtime.atomic import sync, sync_tree, write_json
+from drtk.runtime.progress import log
 from drtk.runtime.streams import digest_file
 
 _DAMAGE_ADVICE = "the file is damaged; rebuild it or restore a copy"
@@ -67,6 +69,7 @@ def _describe_type(kind: type) -> str:
     return _TYPE_NAMES.get(kind, kind.__name__)
 
 
+CACHE_MANIFEST = "meta.json"  # of a cache folder
 MANIFEST_DIGEST = "manifest_digest"  # the entry of a JSON file that holds the digest of all other entries
 
 
@@ -103,18 +106,6 @@ def find_changed_files(
             yield name, "is missing"
         except OSError as error:
             yield name, f"cannot be read: {error.strerror}"
-
-
-def is_intact(folder: Path, manifest_name: str) -> bool:
-    """Return whether a cache folder has the files of the recorded sizes; False if its manifest is missing or damaged.
-
-    manifest_name: name of the manifest, a JSON file with an entry "files"
-    """
-    try:
-        record = read_object(folder / manifest_name, files=dict)["files"]
-    except DrtkError:
-        return False
-    return not any(find_changed_files(folder, record))
 
 
 def add_digest(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,15 +158,71 @@ def compute_content_digest(path: Path) -> str:
     return digest
 
 
-def replace_cache_folder(new: Path, folder: Path) -> None:
-    """Rename the finished cache folder `new` to `folder`, replacing a damaged one.
+def ensure_cache_folder(
+    folder: Path,
+    build: Callable[[Path], Mapping[str, Any]],
+    *,
+    task: str,
+    is_usable: Callable[[Mapping[str, Any]], bool] = lambda manifest: True,
+) -> bool:
+    """Build a cache folder unless it exists; return whether it was built. Wait for another process that is building it.
 
-    Raises OSError if another process has created `folder` in the meantime.
+    A folder whose files have changed in size is rebuilt.
+    build: writes the files to a temporary folder, and returns the entries of the manifest, `CACHE_MANIFEST`
+    task: what `build` does, for a message, such as "indexing corpus.jsonl"
+    is_usable: whether an existing folder with this manifest is used
+    Raises the errors of `build`, and DrtkError for an OSError.
     """
-    if folder.exists():
-        old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
-        folder.rename(old / folder.name)
-        shutil.rmtree(old, ignore_errors=True)
-    sync_tree(new)
-    new.rename(folder)
-    sync(folder.parent)
+
+    def is_ready() -> bool:
+        manifest = _read_cache_manifest(folder)
+        return manifest is not None and is_usable(manifest)
+
+    try:
+        if is_ready():
+            return False
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _lock_cache_folder(folder, task):
+            if is_ready():
+                return False
+            if folder.exists() and _read_cache_manifest(folder) is None:
+                log(f"{folder}: is damaged; rebuilding it")
+            making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
+            try:
+                write_json(making / CACHE_MANIFEST, {**build(making), "files": record_sizes(making)})
+                sync_tree(making)
+                shutil.rmtree(folder, ignore_errors=True)
+                making.rename(folder)
+                sync(folder.parent)
+            finally:
+                shutil.rmtree(making, ignore_errors=True)
+    except OSError as error:
+        place = error.filename or folder
+        raise DrtkError(f"{place}: {error.strerror or error}; set $DRTK_CACHE to another folder") from error
+    return True
+
+
+def _read_cache_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest of a cache folder; None if it is missing or damaged, or a file has another size."""
+    try:
+        manifest = read_object(folder / CACHE_MANIFEST, files=dict)
+    except DrtkError:
+        return None
+    return None if any(find_changed_files(folder, manifest["files"])) else manifest
+
+
+@contextlib.contextmanager
+def _lock_cache_folder(folder: Path, task: str) -> Iterator[None]:
+    """Lock a cache folder while it is built; remove the temporary folders of killed processes."""
+    with open(f"{folder}.lock", "wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log(f"waiting for another process, which is {task}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            yield  # some network file systems have no locks; two processes may then do the same work
+            return
+        for left in folder.parent.glob(f"{folder.name}-making-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield

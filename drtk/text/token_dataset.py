@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,16 +15,14 @@ from drtk.data.arrays import RaggedArray, map_array
 from drtk.data.readers import join_side_files, read_passages
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
-from drtk.runtime.atomic import write_json
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import (
+    CACHE_MANIFEST,
     compute_content_digest,
+    ensure_cache_folder,
     get_cache_folder,
     hash_id,
-    is_intact,
     read_object,
-    record_sizes,
-    replace_cache_folder,
 )
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log
@@ -38,7 +32,6 @@ from drtk.text.token_writer import FIELDS, LISTS, MIN_PIECES, WEIGHTS, TokenCorp
 from drtk.text.word_pieces import WordPieceTokenizer
 
 VERSION = 2  # of the files, part of the folder's key
-META = "meta.json"
 
 
 class TokenizedText(NamedTuple):
@@ -67,7 +60,7 @@ class TokenCorpus:
 
     def __init__(self, folder: Path, sources: str) -> None:
         meta = read_object(
-            folder / META, counts=dict, wants=list, largest=int, specials=list, has_specials=bool, files=dict
+            folder / CACHE_MANIFEST, counts=dict, wants=list, largest=int, specials=list, has_specials=bool, files=dict
         )
         self.folder, self.sources = folder, sources
         self.counts: dict[str, int] = meta["counts"]
@@ -258,53 +251,24 @@ def tokenize_corpus(
     digests = {name: compute_content_digest(Path(name)) for name in (*sources, *side_files)}
     of_files = [[digests[name] for name in names] for names in (sources, side_files)]
     key = [VERSION, *of_files, tokenizer.digest, sorted(fields), MIN_PIECES]
-    place = get_cache_folder() / "tokens"
-    folder = place / hashlib.blake2b(orjson.dumps(key), digest_size=16).hexdigest()
-    try:
-        if not _is_usable(folder, tracker):
-            place.mkdir(parents=True, exist_ok=True)
-            with _lock_cache(folder, ", ".join(sources)):
-                if not _is_usable(folder, tracker):
-                    _build_cache(folder, sources, side_files, tokenizer, fields, digests, tracker)
-                    return folder
-    except OSError as error:
-        raise DrtkError(
-            f"{error.filename or place}: {error.strerror or error}; "
-            "set $DRTK_CACHE to another folder for tokenized corpora"
-        ) from error
+    folder = get_cache_folder() / "tokens" / hashlib.blake2b(orjson.dumps(key), digest_size=16).hexdigest()
+    is_new = ensure_cache_folder(
+        folder,
+        lambda making: _tokenize(making, sources, side_files, tokenizer, fields, digests, tracker),
+        task=f"tokenizing {', '.join(sources)}",
+        is_usable=lambda manifest: manifest["bad"] <= tracker.skip_bad - tracker.bad,
+    )
+    if is_new:
+        return folder
     for name, digest in digests.items():  # as if this run had read them
         facts = os.stat(name)
         file = {"path": name, "bytes": facts.st_size, "digest": digest, "mtime_ns": facts.st_mtime_ns}
         tracker.inputs.append(describe_folder(name) if Path(name).is_dir() else file)
-    tracker.bad += read_object(folder / META, bad=int)["bad"]
+    tracker.bad += read_object(folder / CACHE_MANIFEST, bad=int)["bad"]
     return folder
 
 
-def _is_usable(folder: Path, tracker: InputTracker) -> bool:
-    """Return whether there is an undamaged cache with no more bad records than this run may skip."""
-    if not is_intact(folder, META):
-        return False
-    return bool(read_object(folder / META, bad=int)["bad"] <= tracker.skip_bad - tracker.bad)
-
-
-@contextlib.contextmanager
-def _lock_cache(folder: Path, sources: str) -> Iterator[None]:
-    """Lock a cache folder while it is built; wait for another process, and remove the files of killed processes."""
-    with open(folder.with_suffix(".lock"), "wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log(f"waiting for another process, which is tokenizing {sources}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            yield  # some network file systems have no locks; two processes may then do the same work
-            return
-        for left in folder.parent.glob(f"{folder.name}-making-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        yield
-
-
-def _build_cache(
+def _tokenize(
     folder: Path,
     sources: Sequence[str],
     side_files: Sequence[str],
@@ -312,33 +276,27 @@ def _build_cache(
     fields: frozenset[str],
     digests: Mapping[str, str],
     tracker: InputTracker,
-) -> None:
-    """Tokenize a corpus into a temporary folder and rename it to `folder`."""
-    if folder.exists() and not is_intact(folder, META):
-        log(f"{folder}: is damaged; rebuilding it")
+) -> dict[str, Any]:
+    """Write a tokenized corpus to a folder; return the entries of its manifest."""
     log(f"tokenizing {', '.join(sources)} for {tokenizer.name} (once)")
-    making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
     before = tracker.bad
-    try:
-        writer = TokenCorpusWriter(making, tokenizer, fields)
-        writer.add(parse_fields(_read_with_locations(sources, side_files, tracker), fields, tracker=tracker))
-        writer.finish()
-        if len(sources) > 1:
-            _check_duplicates(making, ", ".join(sources))
-        for name, digest in digests.items():
-            if compute_content_digest(Path(name)) != digest:
-                raise DrtkError(f"{name}: changed while it was read; run the command again")
-        meta: dict[str, Any] = {"counts": writer.counts, "bad": tracker.bad - before, "wants": sorted(fields)}
-        meta |= {"tokenizer": tokenizer.name, "largest": tokenizer.max_id}
-        meta |= {"specials": sorted(tokenizer.special_ids), "has_specials": writer.has_specials}
-        meta["files"] = record_sizes(making)
-        write_json(making / META, meta)
-        replace_cache_folder(making, folder)
-    except OSError:
-        if not folder.exists():  # otherwise another process has built the same folder
-            raise
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
+    writer = TokenCorpusWriter(folder, tokenizer, fields)
+    writer.add(parse_fields(_read_with_locations(sources, side_files, tracker), fields, tracker=tracker))
+    writer.finish()
+    if len(sources) > 1:
+        _check_duplicates(folder, ", ".join(sources))
+    for name, digest in digests.items():
+        if compute_content_digest(Path(name)) != digest:
+            raise DrtkError(f"{name}: changed while it was read; run the command again")
+    return {
+        "counts": writer.counts,
+        "bad": tracker.bad - before,
+        "wants": sorted(fields),
+        "tokenizer": tokenizer.name,
+        "largest": tokenizer.max_id,
+        "specials": sorted(tokenizer.special_ids),
+        "has_specials": writer.has_specials,
+    }
 
 
 def _read_with_locations(

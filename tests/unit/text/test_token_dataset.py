@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.runtime import integrity
 from drtk.runtime.inputs import InputTracker
-from drtk.text import token_dataset
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.word_pieces import WordPieceTokenizer
 from tests.unit.text import small_tokenizers
@@ -389,7 +389,7 @@ def test_one_of_two_runs_tokenizes_and_the_other_waits(tmp_path, pieces, monkeyp
             waiting.set()
 
     monkeypatch.setattr(WordPieceTokenizer, "encode", hold)
-    monkeypatch.setattr(token_dataset, "log", log)
+    monkeypatch.setattr(integrity, "log", log)
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(TokenCorpus.open, source, pieces)
         assert begun.wait(60)
