@@ -10,13 +10,12 @@ import logging
 import multiprocessing
 import os
 import pickle
-import queue
 import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -346,41 +345,15 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
 
     Exceptions of the iterable are raised here. If the caller stops early, the thread ends after its current item.
     """
-    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=1)
-    stopped = threading.Event()
-
-    def enqueue(entry: tuple[bool, Any]) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put(entry, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def produce() -> None:
-        try:
-            for item in items:
-                if not enqueue((True, item)):
-                    return
-            enqueue((False, None))
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
-            enqueue((False, error))
-
-    thread = threading.Thread(target=produce, name="drtk-read-ahead", daemon=True)
-    thread.start()
+    iterator, end = iter(items), object()
+    pool = ThreadPoolExecutor(1)
+    futures: deque[Future[Any]] = deque(pool.submit(next, iterator, end) for _ in range(2))
     try:
-        while True:
-            is_item, value = ready.get()
-            if is_item:
-                yield value
-            elif value is None:
-                return
-            else:
-                raise value
+        while (item := futures.popleft().result()) is not end:
+            futures.append(pool.submit(next, iterator, end))
+            yield item
     finally:
-        stopped.set()
-        thread.join()
+        pool.shutdown(cancel_futures=True)
 
 
 def choose_workers(passages: Iterable[Passage], num_workers: int) -> tuple[int, Iterator[Passage]]:
