@@ -24,32 +24,41 @@ class NamedRun:
     source: str
 
 
-def parse_runs(arguments: Sequence[str], *, name: str = "", are_logs: bool = False) -> list[NamedRun]:
-    """Parse arguments NAME=FILE or FILE. Without a name, use the file name without suffix, and folders if names are equal.
-
-    name: the name of a single run that is given as FILE
-    are_logs: whether the files are training logs; runs/mlm/log.jsonl is named mlm
-    Raises UsageError for a repeated name, for stdin given twice, and for `name` with several runs.
-    """
-    if name and len(arguments) > 1:
-        raise UsageError("one name is given for several runs; name each run: NAME=FILE")
-    if name and not is_named(arguments[0]):
-        return [NamedRun(name, arguments[0])]
-    plain = [argument for argument in arguments if not is_named(argument)]
-    default_names = dict(
-        zip(plain, _find_unique_suffixes([_split_path(path, are_logs) for path in plain]), strict=True)
-    )
-    runs = [
-        NamedRun(default_names[argument], argument) if argument in default_names else NamedRun(*argument.split("=", 1))
-        for argument in arguments
-    ]
-    if sum(run.source == STANDARD for run in runs) > 1:
-        raise UsageError("stdin can be given for one run only; use files for the others")
-    names = [run.name for run in runs]
-    for name in names:
-        if names.count(name) > 1:
+def parse_runs(arguments: Sequence[str], *, are_logs: bool = False) -> list[NamedRun]:
+    """Parse arguments as `group_runs` does. Raises UsageError if two files have the same name."""
+    systems = group_runs(arguments, are_logs=are_logs)
+    for name, runs in systems.items():
+        if len(runs) > 1:
             raise UsageError(f"the name '{name}' is given twice; give each its own: NAME=PATH")
-    return runs
+    return [run for runs in systems.values() for run in runs]
+
+
+def group_runs(arguments: Sequence[str], *, are_logs: bool = False) -> dict[str, list[NamedRun]]:
+    """Parse arguments NAME=FILE or FILE, and group them by name (`dense=1.run dense=2.run` are runs of one system).
+
+    Without NAME, use the file name without suffix, and folders if names are equal.
+    are_logs: whether the files are training logs; runs/mlm/log.jsonl is named mlm
+    Raises UsageError for a file that is given twice, and for a NAME that is also the name of a file without NAME.
+    """
+    plain = [argument for argument in arguments if not is_named(argument)]
+    names = _find_unique_suffixes([_split_path(path, are_logs) for path in plain])
+    default_names = dict(zip(plain, names, strict=True))
+    systems: dict[str, list[NamedRun]] = {}
+    sources: set[str] = set()
+    for argument in arguments:
+        name, source = (default_names[argument], argument) if argument in plain else argument.split("=", 1)
+        if source in sources:
+            raise UsageError(
+                "stdin can be given for one run only; use files for the others"
+                if source == STANDARD
+                else f"{source} is given twice; give each run once"
+            )
+        if argument not in plain and name in names:
+            raise UsageError(f"the name '{name}' is given twice; give each its own: NAME=PATH")
+        sources.add(source)
+        runs = systems.setdefault(name, [])
+        runs.append(NamedRun(name if not runs else f"{name}, run {len(runs) + 1}", source))
+    return systems
 
 
 def _split_path(source: str, is_log: bool) -> tuple[str, ...]:
@@ -72,36 +81,6 @@ def _find_unique_suffixes(paths: Sequence[tuple[str, ...]]) -> list[str]:
         if longer == lengths:
             return names
         lengths = longer
-
-
-def group_runs(arguments: Sequence[str]) -> dict[str, list[NamedRun]]:
-    """Group runs by system: files with the same NAME (`dense=1.run dense=2.run`) are runs of one system.
-
-    Raises UsageError for a repeated file, and for a NAME that equals the file name of an argument without NAME.
-    """
-    named = [tuple(argument.partition("=")[::2]) for argument in arguments if is_named(argument)]
-    default_names = {
-        run.source: run.name for run in parse_runs([argument for argument in arguments if not is_named(argument)])
-    }
-    for name, _ in named:
-        if name in default_names.values():
-            raise UsageError(f"'{name}' is the name of a system and of a file; give the file as NAME=FILE")
-    systems: dict[str, list[NamedRun]] = {}
-    sources: set[str] = set()
-    for argument in arguments:
-        name, source = (
-            (default_names[argument], argument) if argument in default_names else argument.partition("=")[::2]
-        )
-        if source in sources:
-            raise UsageError(
-                "stdin can be given for one run only; use files for the others"
-                if source == STANDARD
-                else f"{source} is given twice; give each run once"
-            )
-        sources.add(source)
-        runs = systems.setdefault(name, [])
-        runs.append(NamedRun(name if not runs else f"{name}, run {len(runs) + 1}", source))
-    return systems
 
 
 def is_named(argument: str) -> bool:

@@ -17,7 +17,7 @@ from drtk.data.corpus_ids import CorpusIds
 from drtk.data.examples import ParsedExample, parse_example_row, parse_query_id
 from drtk.data.readers import iter_json_rows, read_queries
 from drtk.data.rows import Row
-from drtk.data.runs import group_runs, parse_runs
+from drtk.data.runs import NamedRun, group_runs, is_named
 from drtk.data.trec import Judgments, iter_grouped_hits, read_qrels
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.indexing.base import read_index_manifest
@@ -75,7 +75,10 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
     Raises UsageError if two sources that are not both indexes have the same name, MismatchError for another kind of
     file or folder.
     """
-    grouped = {run.name: [run] for run in parse_runs(arguments, name=name)} if name else group_runs(arguments)
+    if name and len(arguments) > 1:
+        raise UsageError("one name is given for several runs; name each run: NAME=FILE")
+    has_name = name and not is_named(arguments[0])
+    grouped = {name: [NamedRun(name, arguments[0])]} if has_name else group_runs(arguments)
     sources = MiningSources(list(grouped))
     for source_name, runs in grouped.items():
         paths = [run.source for run in runs]
