@@ -119,10 +119,6 @@ class ShardFiles:
         self.folder = folder
         self._journal = folder / SHARD_JOURNAL
         self.entries: list[dict[str, Any]] = read_json(self._journal) if self._journal.exists() else []
-        if not isinstance(self.entries, list) or not all(map(_is_shard_entry, self.entries)):
-            raise DrtkError(
-                f"{self._journal}: is not a list of finished shards; use `force` without `resume` to start over"
-            )
 
     @property
     def num_rows(self) -> int:
@@ -178,12 +174,6 @@ class ShardFiles:
     def close(self) -> None:
         """Remove the journal. A FolderJob does this itself when it finishes."""
         self._journal.unlink(missing_ok=True)
-
-
-def _is_shard_entry(item: Any) -> bool:
-    if not isinstance(item, dict) or not isinstance(item.get("digest"), str):
-        return False
-    return type(item.get("rows")) is int and type(item.get("truncated", 0)) is int
 
 
 class ShardWriter(ShardFiles):

@@ -19,13 +19,12 @@ from drtk.config import check_values, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.atomic import identify_file, list_temporary_files, recover, write_json
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.integrity import check_object, read_json
+from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import (
     SOURCES,
     Clock,
     Manifest,
     add_folders,
-    are_input_entries,
     complete_manifest,
     create_manifest,
     find_folders,
@@ -86,26 +85,11 @@ class Journal:
         """Read a journal; return None if there is no file. Raises DrtkError if the file is not a journal."""
         if not path.exists():
             return None
-        numbers = {"records": int, "lines": int, "offset": int, "seconds": int | float, "replaces": dict | None}
         try:
-            content = read_json(path)
-            check_object(
-                content, str(path), settings=dict, sources=list, others=list, counts=dict, digest=str, **numbers
-            )
-            journal = cls(**content)
+            return cls(**read_json(path))
         except (DrtkError, TypeError):
-            journal = cls({}, records=-1)
-        is_valid = min(journal.records, journal.lines, journal.offset) >= 0 and _is_numeric(journal.counts)
-        if not is_valid or not are_input_entries(journal.sources + journal.others):
-            raise DrtkError(f"{path}: not the journal of an interrupted run; remove it, or choose another output")
-        return journal
-
-
-def _is_numeric(value: Any) -> bool:
-    """Return whether a value is a number, or nested lists and objects of numbers."""
-    if isinstance(value, dict):
-        return all(map(_is_numeric, value.values()))
-    return all(map(_is_numeric, value)) if isinstance(value, list) else type(value) in (int, float)
+            problem = "not the journal of an interrupted run; remove it, or choose another output"
+            raise DrtkError(f"{path}: {problem}") from None
 
 
 def _find_changed_inputs(entries: list[dict[str, Any]]) -> list[str]:

@@ -16,7 +16,7 @@ from drtk.config import check_values, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.atomic import lock, sync, sync_tree, write_json
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.integrity import check_object, read_json
+from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import (
     FOLDER_MANIFEST,
     SOURCES,
@@ -234,12 +234,6 @@ class FolderJob:
     def _find_changes(self) -> list[str]:
         """Return the settings and inputs that changed since the interrupted run, except `may_differ` and SOURCES."""
         manifest = read_json(self._unfinished)
-        place, number = str(self._unfinished), int | float
-        try:
-            check_object(manifest, place, started=str, streams=dict, changes=list | None)
-            check_object(manifest.get("stretch"), place, began=number, before=number)
-        except DrtkError:
-            raise DrtkError(f"{place}: is damaged; use `force` without `resume` to start over") from None
         before, now = manifest["settings"], to_json_values(self.settings)
         ignored = {*SOURCES, *self.may_differ}
         changed = sorted(key for key in before | now if before.get(key) != now.get(key) and key not in ignored)

@@ -251,13 +251,8 @@ def is_manifest(content: Any) -> bool:
         and isinstance(content.get("settings"), dict)
         and str(content.get("command", "")).split(" ")[0] == "drtk"
         and isinstance(content.get("inputs"), list)
-        and are_input_entries(content["inputs"])
+        and all(isinstance(item, dict) and isinstance(item.get("path"), str) for item in content["inputs"])
     )
-
-
-def are_input_entries(items: list[Any]) -> bool:
-    """Return whether all items of a JSON list are manifest entries of inputs."""
-    return all(isinstance(item, dict) and isinstance(item.get("path"), str) for item in items)
 
 
 def to_json_values(settings: Mapping[str, Any]) -> dict[str, Any]:

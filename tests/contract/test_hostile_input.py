@@ -101,20 +101,6 @@ def test_json_nested_as_deep_as_allowed_is_written_again():
     run_successfully("chunk", "-", "-o", "out", stdin=nested)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [{"records": -1}, {"offset": 1.5}, {"counts": {"skipped": "x"}}, {"others": [{"path": None}]}],
-    ids=str,
-)
-def test_a_journal_with_fields_of_wrong_types_is_rejected(damage):
-    Path("in").write_bytes(FIRST)
-    journal = {"settings": {}, "sources": [], "others": [], "records": 1, "lines": 1, "offset": 2, "digest": "d"}
-    Path("out.part").write_bytes(b"xx")
-    Path("out.part.json").write_bytes(orjson.dumps(journal | {"counts": {}, "seconds": 0.5} | damage))
-    outcome = run_in_process("convert", "in", "--as", "passages", "-o", "out", "--resume")
-    assert_one_line(outcome, 1, "out.part.json: not the journal of an interrupted run; remove it")
-
-
 BIG = "18446744073709551616"
 
 

@@ -89,13 +89,6 @@ def test_damaged_shards_are_rejected(folder: Path):
         _ = read_shards(folder)[0].vectors
 
 
-def test_a_malformed_journal_of_shards_is_rejected(tmp_path: Path):
-    for journal in ("{}", "3", '[{"rows": "2", "digest": "x"}]', '[{"rows": 2}]', "[null]"):
-        (tmp_path / "shards.json.part").write_text(journal)
-        with pytest.raises(DrtkError, match=r"shards\.json\.part: is not a list of finished shards"):
-            ShardWriter(tmp_path, dimension=2, dtype="float32")
-
-
 # Vectors of pairs.
 
 

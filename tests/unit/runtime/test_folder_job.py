@@ -7,14 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime import folder_job
 from drtk.runtime.atomic import lock
 from drtk.runtime.folder_job import FolderJob
-from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import is_current, read_manifest
 from tests.run_commands import make_torchrun_variables, open_pipe
 
@@ -279,17 +277,3 @@ def test_the_durations_of_all_sessions_of_a_run_are_added(out: Path, monkeypatch
     manifest = read_manifest(out)
     assert 570 <= manifest["seconds"] < 600
     assert "stretch" not in manifest
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [{"inputs": [{"path": 3}]}, {"streams": []}, {"stretch": {"began": "x", "before": 0}}, {"started": None}],
-)
-def test_an_unfinished_manifest_with_fields_of_wrong_types_is_rejected(out: Path, damage: dict[str, Any]) -> None:
-    leave_unfinished(out, resumable=True)
-    manifest = out.with_name("out.part") / "meta.json.part"
-    manifest.write_bytes(orjson.dumps(read_json(manifest) | damage))
-    job = FolderJob("index", "index", str(out), {"depth": 3}, resumable=True, resume=True)
-    for act in (job.check, job.begin):
-        with pytest.raises(DrtkError, match=r"meta\.json\.part: (is damaged|was not written by drtk)"):
-            act()
