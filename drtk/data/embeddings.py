@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import orjson
 
 from drtk.data.arrays import read_array
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.runtime.atomic import commit, write_json
+from drtk.runtime.atomic import write_file, write_json
 from drtk.runtime.integrity import check_object, read_json
 from drtk.runtime.manifest import FOLDER_MANIFEST, read_manifest
 from drtk.runtime.progress import warn
@@ -153,23 +152,9 @@ class ShardFiles:
         digest: digest of the records of the shard (see `digest_records`)
         """
         for suffix, write in files.items():
-            self._write_file(f"{len(self.entries):05d}{suffix}", write)
+            write_file(self.folder / f"{len(self.entries):05d}{suffix}", write)
         self.entries.append({"rows": rows, "digest": digest} | ({"truncated": num_truncated} if num_truncated else {}))
         write_json(self._journal, self.entries)
-
-    def _write_file(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
-        """Write a file so that it is complete or absent after a crash."""
-        final = self.folder / name
-        part = self.folder / f"{name}.part"
-        try:
-            with open(part, "wb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            commit(part, final)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise DrtkError(f"{final}: {error.strerror}") from error
 
     def close(self) -> None:
         """Remove the journal. A FolderJob does this itself when it finishes."""

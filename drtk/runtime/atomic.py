@@ -9,9 +9,9 @@ import errno
 import fcntl
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import orjson
 
@@ -47,26 +47,32 @@ def sync_tree(folder: Path) -> None:
     sync(folder)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a small file atomically. Raises OSError."""
+def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file atomically; `write` gets an open temporary file. Raises DrtkError if it cannot be written."""
     part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        part.write_bytes(data)
-        sync(part)
+        with open(part, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(part, path)
         sync(path.parent)
+    except OSError as error:
+        raise DrtkError(f"{path}: {error.strerror or error}") from error
     finally:
         with contextlib.suppress(OSError):  # it is gone if it was renamed
             part.unlink(missing_ok=True)
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a small file atomically, as `write_file` does."""
+    write_file(path, lambda file: file.write(data))
+
+
 def write_json(path: Path, content: Any) -> None:
-    """Write a small JSON file atomically. Raises DrtkError if it cannot be written."""
+    """Write a small JSON file atomically, as `write_file` does."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
-    try:
-        write_bytes(path, orjson.dumps(content, option=options))
-    except OSError as error:
-        raise DrtkError(f"{path}: {error.strerror}") from error
+    write_bytes(path, orjson.dumps(content, option=options))
 
 
 def get_file_manifest_path(file: Path) -> Path:

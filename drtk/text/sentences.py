@@ -103,12 +103,9 @@ def save_model(model: PunktModel, path: str | Path, *, replace: bool = False) ->
     content = {"kind": _KIND, **vars(model)}
     data = orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     target = Path(path)
-    try:
-        if target.exists() and not replace and target.read_bytes() != data:
-            raise DrtkError(f"{path}: exists already; `force` replaces it")
-        write_bytes(target, data)
-    except OSError as error:
-        raise DrtkError(f"{path}: {error.strerror}") from error
+    if target.exists() and not replace and target.read_bytes() != data:
+        raise DrtkError(f"{path}: exists already; `force` replaces it")
+    write_bytes(target, data)
 
 
 def parse_model(data: bytes, name: str) -> PunktModel:
