@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from drtk.data import sniff
 from drtk.data.runs import is_named
 from drtk.data.tables import is_table
 from drtk.data.trec import Judgments, Order, QueryHits, iter_grouped_hits
-from drtk.errors import MismatchError, RecordError, UsageError
+from drtk.errors import MismatchError, UsageError
 from drtk.records import Passage, parse_document_id
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import SOURCES, is_unchanged, load_output_manifest
 from drtk.runtime.progress import warn
-from drtk.runtime.streams import STANDARD, digest_file, get_source_name, is_stream, open_input
+from drtk.runtime.streams import STANDARD, digest_file, is_stream, open_input
 
 if TYPE_CHECKING:
     from drtk.data.corpus_store import CorpusStore
-
-Item = TypeVar("Item")
-WithErrors = tuple[Item | None, list[RecordError]]  # a record, or None if it is invalid, and the errors of its ids
 
 
 class JudgedHitCounter:
@@ -96,44 +92,17 @@ def iter_known_hits(
     order: order of the hits, as in `QueryHits.to_ranking`
     Raises RecordError (file:line) for an unknown query or passage, unless `tracker` skips it.
     """
-
-    def check_ids() -> Iterator[WithErrors[QueryHits]]:
-        for hits in iter_grouped_hits(run, tracker=tracker):
-            if hits.query_id not in queries:
-                place = f"{get_source_name(run)}:{hits.lines[0]}"
-                yield None, [RecordError(place, f"the queries have no '{hits.query_id}'")]
-                continue
-            errors: list[RecordError] = []
-            while absent := set(corpus.find_missing(hits.to_ranked_ids(order)[:depth])):  # repeat: other hits move up
-                errors += [
-                    RecordError(f"{get_source_name(run)}:{line}", f"the corpus has no '{id}'")
-                    for id, line in zip(hits.doc_ids, hits.lines, strict=True)
-                    if id in absent
-                ]
-                hits.keep([at for at, id in enumerate(hits.doc_ids) if id not in absent])
-            yield (hits if hits.doc_ids else None), errors
-
-    return skip_unknown_ids(check_ids(), run, tracker)
-
-
-def skip_unknown_ids(records: Iterator[WithErrors[Item]], source: str, tracker: InputTracker) -> Iterator[Item]:
-    """Yield the records of (record or None, errors) pairs, and pass the errors to `tracker`.
-
-    If `tracker` raises an error, the message includes the number of further unknown ids: of the whole source, or of the
-    same record if `source` is a stream or a later line is invalid.
-    """
-    for item, errors in records:
-        for at, unknown in enumerate(errors):
-            try:
-                tracker.skip_or_raise(unknown)
-            except RecordError as error:
-                more = len(errors) - at - 1
-                with suppress(RecordError):  # a later line that is not a record
-                    more += 0 if is_stream(source) else sum(len(others) for _, others in records)
-                problem = f"{error.problem} ({more:,} more ids are unknown)" if more else error.problem
-                raise RecordError(error.place, problem) from None
-        if item is not None:
-            yield item
+    for hits in iter_grouped_hits(run, tracker=tracker):
+        if hits.query_id not in queries:
+            tracker.skip_line(run, hits.lines[0], f"the queries have no '{hits.query_id}'")
+            continue
+        while absent := set(corpus.find_missing(hits.to_ranked_ids(order)[:depth])):  # repeat: other hits move up
+            for id, line in zip(hits.doc_ids, hits.lines, strict=True):
+                if id in absent:
+                    tracker.skip_line(run, line, f"the corpus has no '{id}'")
+            hits.keep([at for at, id in enumerate(hits.doc_ids) if id not in absent])
+        if hits.doc_ids:
+            yield hits
 
 
 _OTHER_KINDS = (sniff.JUDGMENTS, sniff.RANKED, sniff.CANDIDATES, sniff.PASSAGES)

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from drtk.data import sniff
-from drtk.data.checks import WithErrors, skip_unknown_ids
 from drtk.data.corpus_ids import CorpusIds
 from drtk.data.examples import ParsedExample, parse_example_row, parse_query_id
 from drtk.data.readers import iter_json_rows, read_queries
 from drtk.data.rows import Row
 from drtk.data.runs import NamedRun, group_runs, is_named
 from drtk.data.trec import Judgments, iter_grouped_hits, read_qrels
-from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
+from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import read_index_manifest
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
 from drtk.mining.config import MineSettings, MiningInputs
@@ -112,23 +111,18 @@ def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tra
     """
     judgments: Judgments = {}
     unit = "document" if by_source else "passage"
-
-    def iter_checked() -> Iterator[WithErrors[None]]:
-        for number, qrel in read_qrels(qrels, tracker=tracker):
-            grades = judgments.setdefault(qrel.query_id, {})
-            if qrel.doc_id in grades:
-                problem = f"{unit} '{qrel.doc_id}' is judged twice for query '{qrel.query_id}'; remove one of the lines"
-                tracker.skip_line(qrels, number, problem)
-            elif corpus and not (corpus.has_document(qrel.doc_id) if by_source else qrel.doc_id in corpus):
-                problem = f"{unit} '{qrel.doc_id}' is not in the corpus"
-                if corpus.has_document(qrel.doc_id):
-                    problem = f"'{qrel.doc_id}' is a document of the corpus, not a passage; use `by=source`"
-                yield None, [RecordError(f"{get_source_name(qrels)}:{number}", problem)]
-            else:
-                grades[qrel.doc_id] = qrel.grade
-
-    for _ in skip_unknown_ids(iter_checked(), qrels, tracker):
-        pass
+    for number, qrel in read_qrels(qrels, tracker=tracker):
+        grades = judgments.setdefault(qrel.query_id, {})
+        if qrel.doc_id in grades:
+            problem = f"{unit} '{qrel.doc_id}' is judged twice for query '{qrel.query_id}'; remove one of the lines"
+            tracker.skip_line(qrels, number, problem)
+        elif corpus and not (corpus.has_document(qrel.doc_id) if by_source else qrel.doc_id in corpus):
+            problem = f"{unit} '{qrel.doc_id}' is not in the corpus"
+            if corpus.has_document(qrel.doc_id):
+                problem = f"'{qrel.doc_id}' is a document of the corpus, not a passage; use `by=source`"
+            tracker.skip_line(qrels, number, problem)
+        else:
+            grades[qrel.doc_id] = qrel.grade
     if not judgments:
         raise DrtkError(f"{get_source_name(qrels)}: contains no judgments; expected the lines of a qrels file")
     return judgments
@@ -325,7 +319,7 @@ class QueryStream:
         readers = {name: (self._iter_run, path) for name, path in self.sources.runs.items()}
         readers |= {name: (self._iter_examples, path) for name, path in self.sources.examples.items()}
         streams = [
-            skip_unknown_ids(read(name, path), path, self.tracker)
+            read(name, path)
             for name, (read, path) in ((name, readers[name]) for name in self.sources.names if name in readers)
         ]
         allowed = None if self.allow_unjudged or self.sources.examples else self.judgments
@@ -369,37 +363,35 @@ class QueryStream:
             self.queries_by_id is not None and query_id not in self.queries_by_id and self.may_have_positives(query_id)
         )
 
-    def _find_unknown(
+    def _skip_unknown(
         self, source: str, query_id: str, line: int, ids: Iterable[str], lines: Iterable[int]
-    ) -> tuple[bool, set[str], list[RecordError]]:
-        """Return (whether the query text is missing, passage ids that are not in the corpus, an error for each of these).
+    ) -> tuple[bool, set[str]]:
+        """Pass errors for a missing query text and unknown passages to the tracker.
 
+        Return whether the query text is missing, and the passage ids that are not in the corpus.
         line: line of the query in `source`    ids, lines: passage ids and the line of each
         """
-        errors, unknown = list[RecordError](), set[str]()
         is_missing = self._lacks_text(query_id)
         if is_missing:
-            errors.append(RecordError(f"{get_source_name(source)}:{line}", f"query '{query_id}' is not in the queries"))
-        if self.corpus is not None:
-            ids = list(ids)
-            unknown.update(self.corpus.find_missing(ids))
-            errors += [
-                RecordError(f"{get_source_name(source)}:{place}", f"passage '{id}' is not in the corpus")
-                for id, place in zip(ids if unknown else (), lines, strict=False)
-                if id in unknown
-            ]
-        return is_missing, unknown, errors
+            self.tracker.skip_line(source, line, f"query '{query_id}' is not in the queries")
+        if self.corpus is None:
+            return is_missing, set()
+        ids = list(ids)
+        unknown = set(self.corpus.find_missing(ids))
+        for id, place in zip(ids if unknown else (), lines, strict=False):
+            if id in unknown:
+                self.tracker.skip_line(source, place, f"passage '{id}' is not in the corpus")
+        return is_missing, unknown
 
-    def _iter_run(self, name: str, source: str) -> Iterator[WithErrors[MiningQuery]]:
+    def _iter_run(self, name: str, source: str) -> Iterator[MiningQuery]:
         for hits in iter_grouped_hits(source, tracker=self.tracker):
-            is_missing, unknown, errors = self._find_unknown(
-                source, hits.query_id, hits.lines[0], hits.doc_ids, hits.lines
-            )
+            is_missing, unknown = self._skip_unknown(source, hits.query_id, hits.lines[0], hits.doc_ids, hits.lines)
             ranking = [hit for hit in hits.to_ranking() if hit[0] not in unknown]
             known_hits = Hits([id for id, _ in ranking], [score for _, score in ranking])
-            yield None if is_missing else MiningQuery(hits.query_id, {name: known_hits}), errors
+            if not is_missing:
+                yield MiningQuery(hits.query_id, {name: known_hits})
 
-    def _iter_examples(self, name: str, source: str) -> Iterator[WithErrors[MiningQuery]]:
+    def _iter_examples(self, name: str, source: str) -> Iterator[MiningQuery]:
         """Yield a record for each query of a file of training examples, in order of first appearance.
 
         The file is read three times: to count the lines of each query, for the first lines, and for all later lines.
@@ -407,7 +399,6 @@ class QueryStream:
         """
         self.tracker.copy_streams(source)
         rereading = InputTracker(copies=self.tracker.copies)  # does not record the file as a further input
-        errors: list[RecordError] = []  # of the lines read since the last query
 
         def convert_row(number: int, row: Row | ValueError) -> MiningQuery | None:
             try:
@@ -424,8 +415,7 @@ class QueryStream:
                 )
             query = _convert_example(name, parsed)
             ids = dict.fromkeys((*query.positives, *(id for hits in query.hits.values() for id in hits.ids)))
-            is_missing, unknown, new = self._find_unknown(source, query.query_id, number, ids, repeat(number))
-            errors.extend(new)
+            is_missing, unknown = self._skip_unknown(source, query.query_id, number, ids, repeat(number))
             if unknown:
                 hits = {
                     name: replace(source_hits, ids=[id for id in source_hits.ids if id not in unknown])
@@ -443,8 +433,8 @@ class QueryStream:
         for id, number, row in _iter_lines(source, self.tracker, later=False):
             records = [convert_row(number, row), *(later.take_query(str(id)) for _ in range(num_later[id]))]
             valid = [record for record in records if record is not None and (record.positives or record.hits)]
-            yield merge_queries(valid) if valid else None, errors.copy()
-            errors.clear()
+            if valid:
+                yield merge_queries(valid)
 
 
 def _iter_lines(

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import WITHOUT_TEXT, WithErrors, iter_known_hits, skip_unknown_ids
+from drtk.data.checks import WITHOUT_TEXT, iter_known_hits
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import PairVectors, make_pair_id
 from drtk.data.rows import dump
 from drtk.data.trec import Ranking, format_run_lines, iter_grouped_hits
-from drtk.errors import DrtkError, MismatchError, RecordError
+from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.vectors import find_encoder_differences
 from drtk.models.config import CrossEncoderSettings
 from drtk.models.cross_encoder import CrossEncoderScorer, TokenizedPairs
@@ -28,7 +28,6 @@ from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
-from drtk.runtime.streams import get_source_name
 
 PAIRS, UNREADABLE = "pairs", "with nothing to read"  # keys of counts
 
@@ -90,19 +89,17 @@ def read_example_texts(
     title: title format, as in `format_passage`
     Raises RecordError (file:line) for unknown ids, unless `tracker` skips them.
     """
-
-    def check_ids() -> Iterator[WithErrors[Example]]:
-        for example in examples:
-            place = f"{get_source_name(source)}:{tracker.line}"
-            missing = corpus.find_missing((*example.positives, *example.negatives))
-            errors = [RecordError(place, f"the corpus has no '{id}'") for id in missing]
-            if example.query_id not in queries:
-                errors.insert(0, RecordError(place, f"the queries have no '{example.query_id}'"))
-            yield (None if errors else example), errors
-
-    for example in skip_unknown_ids(check_ids(), source, tracker):
-        texts, num_without_text = _look_up_texts(corpus, [*example.positives, *example.negatives], title)
-        yield ExampleTexts(example, queries[example.query_id], texts, num_without_text)
+    for example in examples:
+        line = tracker.line
+        has_query = example.query_id in queries
+        if not has_query:
+            tracker.skip_line(source, line, f"the queries have no '{example.query_id}'")
+        missing = list(corpus.find_missing((*example.positives, *example.negatives)))
+        for id in missing:
+            tracker.skip_line(source, line, f"the corpus has no '{id}'")
+        if has_query and not missing:
+            texts, num_without_text = _look_up_texts(corpus, [*example.positives, *example.negatives], title)
+            yield ExampleTexts(example, queries[example.query_id], texts, num_without_text)
 
 
 def _look_up_texts(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[str], int]:
@@ -260,26 +257,18 @@ def read_ranking_rows(run: str, *, vectors: PairVectors, depth: int, tracker: In
 
     Raises RecordError (file:line) for pairs without a vector, unless `tracker` skips them.
     """
-
-    def check_vectors() -> Iterator[WithErrors[RankingRows]]:
-        for hits in iter_grouped_hits(run, tracker=tracker):
-            ranking = hits.to_ranking()
-            rows = vectors.find_rows(hits.query_id, [id for id, _ in ranking[:depth]])
-            missing = {ranking[position][0] for position in np.flatnonzero(rows < 0)}
-            errors = [
-                RecordError(
-                    f"{get_source_name(run)}:{line}",
-                    f"{vectors.folder} has no vector of document '{id}' for query '{hits.query_id}'; lower `depth`, or give "
-                    f"the run of the vectors ({vectors.run_path})",
-                )
-                for id, line in zip(hits.doc_ids, hits.lines, strict=True)
-                if id in missing
-            ]
-            with_vectors = [(id, score) for id, score in ranking if id not in missing]
-            record = RankingRows(hits.query_id, with_vectors, rows[rows >= 0].tolist()) if with_vectors else None
-            yield record, errors
-
-    return skip_unknown_ids(check_vectors(), run, tracker)
+    for hits in iter_grouped_hits(run, tracker=tracker):
+        ranking = hits.to_ranking()
+        rows = vectors.find_rows(hits.query_id, [id for id, _ in ranking[:depth]])
+        missing = {ranking[position][0] for position in np.flatnonzero(rows < 0)}
+        for id, line in zip(hits.doc_ids, hits.lines, strict=True):
+            if id in missing:
+                problem = f"{vectors.folder} has no vector of document '{id}' for query '{hits.query_id}'"
+                advice = f"lower `depth`, or give the run of the vectors ({vectors.run_path})"
+                tracker.skip_line(run, line, f"{problem}; {advice}")
+        with_vectors = [(id, score) for id, score in ranking if id not in missing]
+        if with_vectors:
+            yield RankingRows(hits.query_id, with_vectors, rows[rows >= 0].tolist())
 
 
 class RunListReranker(BatchFunction):

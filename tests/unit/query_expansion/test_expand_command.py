@@ -253,7 +253,7 @@ def test_candidates_of_a_run_require_no_generator(files, capfd):
 def test_a_run_with_unknown_ids_is_rejected_with_one_line(files, capfd):
     run = files.run.read_text()
     files.run.write_text(run.replace("q1 Q0 d1 ", "q1 Q0 gone ").replace("q2 Q0 d2 ", "q2 Q0 lost "))
-    with pytest.raises(RecordError, match=r"bm25.run:5: the corpus has no 'gone' \(1 more ids are unknown\)$"):
+    with pytest.raises(RecordError, match=r"bm25.run:5: the corpus has no 'gone'$"):
         expand(capfd, FROM_RUN)
     assert {row["query_id"] for row in expand(capfd, f"{FROM_RUN} --skip-bad 2")} == set(files.texts)
     files.run.write_text(run + "q77 Q0 d1 1 1.0 bm25\n")
