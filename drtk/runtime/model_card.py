@@ -33,10 +33,9 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
     is_on_hub = isinstance(base, str) and _may_be_on_hub(base)
     origin = {"export": "exported", "convert": "converted"}.get(program, "trained")
     preset = manifest.get("preset") or next(iter(re.findall(r"--preset[ =](\S+)", command)), None)
-    inputs: dict[str, str | None] = {}
+    inputs: dict[str, str | None] = {}  # path -> digest
     for entry in manifest.get("inputs", []):
         inputs[str(entry["path"])] = entry.get("digest") or inputs.get(str(entry["path"]))
-    datasets = _find_datasets(command, inputs)
     has_modules = (folder / "modules.json").exists()
     is_sparse = (manifest.get("encoding") or {}).get("pooling") == ["splade"]
     if is_sparse:
@@ -45,44 +44,44 @@ def format_model_card(folder: Path, manifest: Mapping[str, Any]) -> str:
         library_name="sentence-transformers" if has_modules else _find_library(folder, program),
         pipeline_tag=task,
         base_model=base.partition("@")[0] if is_on_hub else None,
-        datasets=datasets or None,
+        datasets=_find_datasets(command, inputs) or None,
         tags=["drtk", "sparse-retrieval" if is_sparse else "dense-retrieval", program],
     )
-    best = manifest.get("best") or {}
     exported = manifest.get("export") or {}
-    compared = {f" of {file}": entry for file, entry in (exported.get("figures") or {}).items()}
-    figures = [
-        f"| {name}{suffix} | {value:.4f} | {' … '.join(f'{end:.4f}' for end in entry.get('interval') or ())} |"
-        for suffix, entry in {"": best, **compared}.items()
-        for name, value in entry.items()
-        if name not in ("step", "seconds") and _is_number(value)
-    ]
-    named_inputs = [
-        f"- `{_name_input(path)}`" + (f", digest (blake2b) {digest}" if digest else "")
-        for path, digest in inputs.items()
-    ]
+    lines = ["---", data.to_yaml(), "---", "", f"# Model of drtk {program}", ""]
+    lines += [f"This model {purpose}." + (f" It was {origin} from `{base}`." if base else ""), ""]
+    lines += _describe_use(folder, program, has_modules, is_sparse, exported.get("file"))
+    lines += _describe_evaluation(manifest.get("best") or {}, exported.get("figures") or {})
+    lines += ["## Training" if origin == "trained" else "## Origin", "", "```sh", command, "```", ""]
+    if preset:
+        lines += [f"Preset: `{preset}`", ""]
+    if inputs:
+        lines += ["Inputs:", ""]
+        for path, digest in inputs.items():
+            lines.append(f"- `{_name_input(path)}`" + (f", digest (blake2b) {digest}" if digest else ""))
+        lines.append("")
     versions = ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())
-    lines = [
-        *("---", data.to_yaml(), "---", "", f"# Model of drtk {program}", ""),
-        *(f"This model {purpose}." + (f" It was {origin} from `{base}`." if base else ""), ""),
-        *_describe_use(folder, program, has_modules, is_sparse, exported.get("file")),
-        *(
-            (
-                *("## Evaluation during training" if best else "## Evaluation", ""),
-                *("| measure on the dev set | value | 95% interval over queries |", "| --- | ---: | --- |"),
-            )
-            if figures
-            else ()
-        ),
-        *((*figures, "") if figures else ()),
-        *((f"Best of all evaluations, at step {best.get('step')}.", "") if best else ()),
-        *("## Training" if origin == "trained" else "## Origin", "", "```sh", command, "```", ""),
-        *((f"Preset: `{preset}`", "") if preset else ()),
-        *(("Inputs:", "", *named_inputs, "") if inputs else ()),
-        *(f"Versions: {versions}. All settings are in `meta.json`.", ""),
-        *("## Publish", "", "```sh", "hf upload USER/NAME .", "```", ""),
-    ]
+    lines += [f"Versions: {versions}. All settings are in `meta.json`.", ""]
+    lines += ["## Publish", "", "```sh", "hf upload USER/NAME .", "```", ""]
     return "\n".join(lines)
+
+
+def _describe_evaluation(best: Mapping[str, Any], exported: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a section with the measures of the best checkpoint, and of each exported file.
+
+    best: measures of the best checkpoint, with its `step`; {} for a model that was not trained
+    exported: measures by file
+    """
+    rows = []
+    for suffix, entry in {"": best, **{f" of {file}": entry for file, entry in exported.items()}}.items():
+        interval = " … ".join(f"{end:.4f}" for end in entry.get("interval") or ())
+        measures = {name: value for name, value in entry.items() if name not in ("step", "seconds", "interval")}
+        rows += [f"| {name}{suffix} | {value:.4f} | {interval} |" for name, value in measures.items()]
+    if not rows:
+        return []
+    lines = ["## Evaluation during training" if best else "## Evaluation", ""]
+    lines += ["| measure on the dev set | value | 95% interval over queries |", "| --- | ---: | --- |", *rows, ""]
+    return [*lines, f"Best of all evaluations, at step {best.get('step')}.", ""] if best else lines
 
 
 def _may_be_on_hub(name: str) -> bool:
@@ -127,7 +126,3 @@ def _describe_use(
         lines += ["drtk runs the exported file:", "", "```sh"]
         lines += [f"drtk encode corpus.jsonl --model FOLDER --set model_file={exported_file} -o vectors", "```", ""]
     return lines
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
