@@ -12,8 +12,8 @@ from drtk.data.rows import (
     PASSAGE_IDS,
     Row,
     make_id,
-    parse_example,
     parse_id,
+    parse_ids,
     parse_query,
     parse_strings,
     parse_text,
@@ -67,8 +67,27 @@ def parse_query_id(row: Row) -> str:
 
 
 def _parse_drtk_or_simlm(row: Row) -> ParsedExample:
-    if not isinstance(row["positives"], dict):
-        return ParsedExample(parse_example(row))
+    return _parse_simlm(row) if isinstance(row["positives"], dict) else _parse_drtk(row)
+
+
+def _parse_drtk(row: Row) -> ParsedExample:
+    query_id = parse_id(take_field(row, "query_id"), "query_id")
+    ids = {side: parse_ids(take_field(row, side), side) for side in ("positives", "negatives")}
+    if not ids["positives"]:
+        raise ValueError("'positives' is empty")
+    scores, sources = row.pop("scores", None), row.pop("sources", None)
+    for field, value, check in (("scores", scores, _parse_numbers), ("sources", sources, _parse_names)):
+        if value is None:
+            continue
+        if not isinstance(value, dict):
+            raise ValueError(f"'{field}' must be an object")
+        for side in ids:
+            if side in value:
+                check(value[side], f"{field}.{side}", len(ids[side]))
+    return ParsedExample(Example(query_id, ids["positives"], ids["negatives"], scores, sources, row))
+
+
+def _parse_simlm(row: Row) -> ParsedExample:
     query = _take_query(row)
     sides: dict[str, tuple[str, ...]] = {}
     scores: dict[str, list[float]] = {}
@@ -272,6 +291,12 @@ def _parse_list(value: Any, field: str) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"'{field}' must be a list")
     return value
+
+
+def _parse_names(value: Any, field: str, count: int) -> tuple[str, ...]:
+    if len(names := parse_strings(value, field)) != count:
+        raise ValueError(f"'{field}' has {len(names)} entries for {count} passages")
+    return names
 
 
 def _parse_numbers(value: Any, field: str, count: int) -> list[float]:

@@ -251,33 +251,6 @@ def parse_ids(value: Any, field: str) -> tuple[str, ...]:
     return tuple(parse_id(item, field) for item in value)
 
 
-def parse_example(row: Row) -> Example:
-    """Return the training example of a row in drtk's format. Raises ValueError for an invalid row."""
-    row = row.copy()
-    query_id = parse_id(take_field(row, "query_id"), "query_id")
-    positives = parse_ids(take_field(row, "positives"), "positives")
-    negatives = parse_ids(take_field(row, "negatives"), "negatives")
-    if not positives:
-        raise ValueError("'positives' is empty")
-    scores, sources = row.pop("scores", None), row.pop("sources", None)
-    for field, value, kind in (("scores", scores, (int, float)), ("sources", sources, str)):
-        if value is None:
-            continue
-        if not isinstance(value, dict):
-            raise ValueError(f"'{field}' must be an object")
-        for side, ids in (("positives", positives), ("negatives", negatives)):
-            entries = value.get(side, [None] * len(ids))
-            if not isinstance(entries, list):
-                raise ValueError(f"'{field}.{side}' must be a list")
-            if len(entries) != len(ids):
-                raise ValueError(f"'{field}.{side}' has {len(entries)} entries for {len(ids)} {side}")
-            if side in value and not all(isinstance(item, kind) and not isinstance(item, bool) for item in entries):
-                raise ValueError(f"'{field}.{side}' must be a list of {'strings' if kind is str else 'numbers'}")
-            if side in value and kind is not str and not all(map(isfinite, entries)):  # possible in tables
-                raise ValueError(f"'{field}.{side}' contains a number that is not finite")
-    return Example(query_id, positives, negatives, scores, sources, row)
-
-
 def parse_expansion(row: Row) -> Expansion:
     """Return the query expansion of a row. Raises ValueError for an invalid row or an empty text."""
     row = row.copy()

@@ -209,8 +209,8 @@ IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
         ({"query_id": "1", "positives": ["a b"], "negatives": []}, "'positives' 'a b' contains white space"),
         ({"query_id": "1", "positives": ["a"], "negatives": "b"}, "'negatives' must be a list of ids"),
         (IDS | {"scores": {"positives": [1, 2]}}, "2 entries for 1"),
-        (IDS | {"scores": {"positives": ["x"]}}, "list of numbers"),
-        (IDS | {"scores": {"positives": [False]}}, "list of numbers"),
+        (IDS | {"scores": {"positives": ["x"]}}, "not a number"),
+        (IDS | {"scores": {"positives": [False]}}, "not a number"),
         (IDS | {"sources": {"negatives": 3}}, "must be a list"),
         (
             {"query_id": "1", "query": "q", "positives": {"doc_id": ["a"], "score": [1, 2]}},
