@@ -179,9 +179,4 @@ def _write_records(records: Iterator[Any], form: Format[Any], job: FilterJob, ad
         if batch[-1] is _CLOSING:
             yield form.footer
 
-    def add_markers() -> Iterator[Any]:
-        yield _OPENING
-        yield from records
-        yield _CLOSING
-
-    job.run(add_markers() if framed else records, format_batch)
+    job.run(chain([_OPENING], records, [_CLOSING]) if framed else records, format_batch)

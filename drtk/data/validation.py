@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -25,7 +24,7 @@ from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Hit, Passage, Query, parse_document_id
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import find_damage, read_manifest
-from drtk.runtime.streams import STANDARD, get_source_name, is_stream
+from drtk.runtime.streams import STANDARD, digest_bytes, get_source_name, is_stream
 
 MAX_KNOWN_IDS = 1_000_000  # ids in memory that are known to be in the corpus
 
@@ -159,7 +158,7 @@ def _check_passages(source: str, tracker: FindingsTracker, findings: Findings, _
     for line, passage in _count_valid(readers.iter_passages(source, tracker), findings):
         ids.add(passage.id, str(line))
         if passage.text.strip():
-            texts.add(digest_text(f"{passage.title}\n{passage.text}"), f"{line} {passage.id}")
+            texts.add(digest_bytes(f"{passage.title}\n{passage.text}".encode()), f"{line} {passage.id}")
         else:
             findings.add("empty-text", line, f"'{passage.id}' has no text{', only a title' if passage.title else ''}")
     _add_repeated_records(ids, texts, findings)
@@ -170,7 +169,7 @@ def _check_queries(source: str, tracker: FindingsTracker, findings: Findings, re
     for line, query in _count_valid(readers.iter_queries(source, tracker), findings):
         ids.add(query.id, str(line))
         if query.text.strip():
-            texts.add(digest_text(query.text), f"{line} {query.id}")
+            texts.add(digest_bytes(query.text.encode()), f"{line} {query.id}")
         else:
             findings.add("empty-text", line, f"'{query.id}' has no text")
         if query.answers is not None and not query.answers:
@@ -366,7 +365,7 @@ def add_leaks(source: str, other: str, kind: str, findings: Findings, queries: M
     for side, name, kind_of_side in (("here", source, kind), ("there", other, other_kind)):
         for line, id, text in _iter_texts(name, kind_of_side, queries):
             if text := " ".join(text.casefold().split()):
-                shared.add(digest_text(text), f"{side} {line} {id}")
+                shared.add(digest_bytes(text.encode()), f"{side} {line} {id}")
     texts = "texts of passages, without titles," if kind == "passages" else "texts of queries"
     findings.compared = f"{texts} compared with those of {other}, ignoring case and white space"
     for _, places in shared.iter_duplicates():
@@ -404,11 +403,6 @@ def _iter_texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[
                         f"{source}:{line}: the example has only the id of query '{id}'; `queries` with its text is required"
                     )
                 yield line, id, text
-
-
-def digest_text(text: str) -> str:
-    """Return the digest (blake2b, 16 bytes, hexadecimal) of a text."""
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 _CHECKERS: dict[str, Callable[[str, FindingsTracker, Findings, ReferenceFiles], None]] = {

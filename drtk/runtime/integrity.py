@@ -17,7 +17,7 @@ import orjson
 from drtk.errors import DrtkError
 from drtk.runtime.atomic import sync, sync_tree, write_json
 from drtk.runtime.progress import log
-from drtk.runtime.streams import digest_file
+from drtk.runtime.streams import digest_bytes, digest_file
 
 _DAMAGE_ADVICE = "the file is damaged; rebuild it or restore a copy"
 _TYPE_NAMES = {
@@ -121,7 +121,7 @@ def is_changed(content: Mapping[str, Any]) -> bool:
 def _compute_digest(content: Mapping[str, Any]) -> str:
     entries = {name: value for name, value in content.items() if name != MANIFEST_DIGEST}
     data = orjson.dumps(entries, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return digest_bytes(data)
 
 
 def hash_id(id: str) -> int:
@@ -142,9 +142,9 @@ def compute_content_digest(path: Path) -> str:
         parts = "".join(
             f"{item.name}\0{compute_content_digest(item)}\0" for item in sorted(path.rglob("*")) if item.is_file()
         )
-        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+        return digest_bytes(parts.encode())
     status = path.stat()
-    name = hashlib.blake2b(str(path.resolve()).encode(), digest_size=16).hexdigest()
+    name = digest_bytes(str(path.resolve()).encode())
     cached = get_cache_folder() / "digests" / f"{name}.json"
     current = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
     with contextlib.suppress(DrtkError):  # missing or damaged

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -31,7 +30,7 @@ from drtk.runtime.integrity import (
     read_object,
 )
 from drtk.runtime.model_card import CARD, format_model_card
-from drtk.runtime.streams import STANDARD, digest_file, get_source_name, is_replaceable, is_stream
+from drtk.runtime.streams import STANDARD, digest_bytes, digest_file, get_source_name, is_replaceable, is_stream
 
 Manifest = dict[str, Any]
 FOLDER_MANIFEST = "meta.json"
@@ -374,17 +373,13 @@ def describe_folder(folder: str | Path) -> dict[str, Any]:
             entry["digest"] = _get_recorded_digest(recorded.get(name), status) or digest_of(path / name)
         files[name] = entry
     contents = {name: entry["digest"] or entry for name, entry in files.items()}
-    digest = hashlib.blake2b(orjson.dumps(contents), digest_size=16).hexdigest()
+    digest = digest_bytes(orjson.dumps(contents))
     return {"path": str(folder), "digest": digest, "files": files}
 
 
 def _read_recorded_files(folder: Path) -> dict[str, Any]:
-    """Return the entry "files" of the meta.json of a folder; {} if there is none."""
-    try:
-        files = read_json(folder / FOLDER_MANIFEST).get("files")
-    except (DrtkError, AttributeError):
-        return {}
-    return files if isinstance(files, dict) else {}
+    """Return the entry "files" of the manifest of a folder that drtk made; {} for any other folder."""
+    return (load_output_manifest(folder) or {}).get("files") or {}
 
 
 def _get_recorded_digest(entry: Any, status: os.stat_result) -> str | None:

@@ -450,6 +450,11 @@ def _has_path(file: IO[bytes], path: Path) -> bool:
         return False
 
 
+def digest_bytes(data: bytes) -> str:
+    """Return the digest (blake2b, 16 bytes, hexadecimal) of some bytes."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
 def digest_file(path: str | Path) -> str:
     """Return the digest (blake2b, 16 bytes, hexadecimal) of a file, before decompression."""
     with open(path, "rb") as file:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from drtk.runtime.integrity import (
 )
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log
-from drtk.runtime.streams import STANDARD
+from drtk.runtime.streams import STANDARD, digest_bytes
 from drtk.text.sentences import Span
 from drtk.text.token_writer import FIELDS, LISTS, MIN_PIECES, WEIGHTS, TokenCorpusWriter, choose_dtype, parse_fields
 from drtk.text.word_pieces import WordPieceTokenizer
@@ -251,7 +250,7 @@ def tokenize_corpus(
     digests = {name: compute_content_digest(Path(name)) for name in (*sources, *side_files)}
     of_files = [[digests[name] for name in names] for names in (sources, side_files)]
     key = [VERSION, *of_files, tokenizer.digest, sorted(fields), MIN_PIECES]
-    folder = get_cache_folder() / "tokens" / hashlib.blake2b(orjson.dumps(key), digest_size=16).hexdigest()
+    folder = get_cache_folder() / "tokens" / digest_bytes(orjson.dumps(key))
     is_new = ensure_cache_folder(
         folder,
         lambda making: _tokenize(making, sources, side_files, tokenizer, fields, digests, tracker),

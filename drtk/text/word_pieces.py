@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -12,6 +11,7 @@ import orjson
 
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
+from drtk.runtime.streams import digest_bytes
 from drtk.text.expanded_text import get_added_texts
 from drtk.text.sentences import Span
 from drtk.text.tokenizers import load_tokenizer, serialize_tokenizer
@@ -96,7 +96,7 @@ class WordPieceTokenizer:
     def digest(self) -> str:
         """Digest (blake2b, 16 bytes, hexadecimal) of `identity` and the added tokens."""
         parts = [*self.identity, self._parts.get("added_tokens")]
-        return hashlib.blake2b(orjson.dumps(parts), digest_size=16).hexdigest()
+        return digest_bytes(orjson.dumps(parts))
 
 
 def align_words(pieces: WordPieces, words: Sequence[Span]) -> list[int]:

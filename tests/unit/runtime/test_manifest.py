@@ -113,7 +113,7 @@ def test_a_folder_is_unchanged_while_its_files_have_the_same_content(tmp_path: P
 def test_recorded_digests_are_used_until_a_file_is_touched(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     files = {WEIGHTS: {"bytes": 4, "digest": "f" * 32, "mtime_ns": (folder / WEIGHTS).stat().st_mtime_ns}}
-    write_json(folder / "meta.json", {"files": files})
+    write_json(folder / "meta.json", create_manifest("model", {}) | {"files": files})
     assert describe_folder(folder)["files"][WEIGHTS]["digest"] == "f" * 32
     (folder / WEIGHTS).write_bytes(b"5678")
     os.utime(folder / WEIGHTS, ns=(1, 1))  # an older file than the recorded one, as `cp -p` and `mv` leave it
