@@ -15,8 +15,7 @@ from drtk.records import Passage
 from drtk.runtime.filter_job import BatchResult, FilterJob
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log
-from drtk.runtime.runners import BatchFunction, RunnerSettings, Workers, run_filter
-from drtk.runtime.sharding import count_cores
+from drtk.runtime.runners import BatchFunction, RunnerSettings, Workers, choose_workers, run_filter
 from drtk.text.config import ChunkSettings
 from drtk.text.languages import get_language_name
 from drtk.text.rng import sample_integer, sample_uniform
@@ -38,12 +37,11 @@ from drtk.text.tokenizers import TextUnits, WordCounter, WordPieceCounter, load_
 MAX_TOKENS, MAX_WORDS = 144, 100
 BATCH_SIZE = 250  # documents read at once
 _BATCH_CHARACTERS = 200_000  # characters per batch of a worker
-_MIN_PARALLEL_SIZE = 1_000_000  # characters; for smaller inputs, starting processes takes longer than chunking
 _DOCUMENT_FIELDS = (
     "weights",
     "title_weights",
     "impacts",
-)  # dropped: they refer to the words of the whole text or title
+)  # dropped, since they belong to the words of the whole document
 
 SentencePart = tuple[int, int, int]  # index of the sentence, begin and end in its units
 Group = list[SentencePart]
@@ -377,18 +375,17 @@ def chunk_corpus(
     if runner_settings.runner != "local" and settings.num_workers:
         raise UsageError("`num_workers` requires `runner` local; use `runner_workers`")
     stream = iter(documents)
-    train = needs_sentences(settings) and settings.punkt_model is None
-    head: list[Passage] = []
-    size, needed = 0, max(int(settings.punkt_mb * 1e6) if train else 0, _MIN_PARALLEL_SIZE)
-    while size < needed and (document := next(stream, None)) is not None:
+    head: list[Passage] = []  # to train a sentence model on
+    left = settings.punkt_mb * 1e6 if needs_sentences(settings) and settings.punkt_model is None else 0
+    while left > 0 and (document := next(stream, None)) is not None:
         head.append(document)
-        size += len(document.text)
+        left -= len(document.text)
     model = _choose_model(settings, job, head) if needs_sentences(settings) else None
     cap, tokenizer = _choose_cap(settings, job)
-    count = settings.num_workers or (count_cores() if size >= _MIN_PARALLEL_SIZE else 1)
+    count, documents = choose_workers(chain(head, stream), settings.num_workers)
     job.counts["empty"] = 0  # also reported without documents
     run_filter(
-        chain(head, stream),
+        documents,
         job,
         ChunkFunction,
         count if runner_settings.runner == "local" else 1,
