@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.runtime.progress import log
 from drtk.runtime.streams import (
+    MAX_COUNTED_BYTES,
     DigestingReader,
     convert_read_errors,
     get_source_name,
@@ -19,8 +20,6 @@ from drtk.runtime.streams import (
     open_input,
     read_lines,
 )
-
-MIN_PROGRESS_BYTES = 16 << 20  # of a file for `get_share_read`, since readers buffer 1 MiB
 
 
 @dataclass
@@ -118,7 +117,7 @@ class InputTracker:
     def get_share_read(self, source: str) -> float | None:
         """Return the share of a file's (compressed) bytes that was read; None for streams, small and unopened files."""
         reader = self._readers.get(source)
-        if reader is None or is_stream(source) or (size := os.path.getsize(source)) < MIN_PROGRESS_BYTES:
+        if reader is None or is_stream(source) or (size := os.path.getsize(source)) <= MAX_COUNTED_BYTES:
             return None
         return min(reader.size / size, 1.0)
 

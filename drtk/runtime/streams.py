@@ -22,8 +22,8 @@ from drtk.runtime.progress import log
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
-MAX_COUNTED_BYTES = 4 << 30  # of a file whose lines are counted for a progress bar
-MAX_COUNTED_COMPRESSED_BYTES = 16 << 20  # of a compressed file; beyond, the total is estimated from the bytes read
+# Size of a file whose lines are counted for a progress bar. The total of a larger file is estimated from the share read.
+MAX_COUNTED_BYTES = 16 << 20
 _DAMAGE_ADVICE = "copy or download the file again"
 _COMPRESSED_STEP = 1 << 10  # compressed bytes per step; zstd unpacks them to 32 MiB at most
 
@@ -133,9 +133,8 @@ def get_source_name(source: str) -> str:
 
 def count_lines(source: str, *, shards: int = 1) -> int | None:
     """Return the number of lines of a JSONL file divided by `shards`; None for other, large and damaged files."""
-    limit = MAX_COUNTED_COMPRESSED_BYTES if source.endswith(SUFFIXES) else MAX_COUNTED_BYTES
     is_jsonl = source.endswith((".jsonl", *(".jsonl" + suffix for suffix in SUFFIXES)))
-    if not is_jsonl or not os.path.isfile(source) or os.path.getsize(source) > limit:
+    if not is_jsonl or not os.path.isfile(source) or os.path.getsize(source) > MAX_COUNTED_BYTES:
         return None
     try:
         with open_input(source)[0] as file:

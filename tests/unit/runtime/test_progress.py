@@ -73,7 +73,7 @@ def test_lines_of_jsonl_files_are_counted_unless_it_takes_long(tmp_path: Path, m
         assert count_lines(str(tmp_path / name), shards=2) == 3
     assert [count_lines(str(tmp_path / name)) for name in ("run.trec", "damaged.jsonl.gz", "none.jsonl")] == [None] * 3
     assert count_lines("-") is None
-    monkeypatch.setattr(streams, "MAX_COUNTED_COMPRESSED_BYTES", 10)
+    monkeypatch.setattr(streams, "MAX_COUNTED_BYTES", 10)
     assert count_lines(str(tmp_path / "corpus.jsonl.gz")) is None
 
 
