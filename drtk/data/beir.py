@@ -38,18 +38,16 @@ def list_splits(folder: Path) -> list[str]:
 def find_qrels(folder: Path, split: str) -> Path:
     """Return the path of the qrels of `split`. If the collection has a single other split, log and use that split.
 
-    Raises DrtkError if the collection has several other splits or no judgments.
+    Raises DrtkError if the collection has several other splits or no judgments, or only test in place of train.
     """
     if path := find_file(folder / "qrels", f"{split}.tsv"):
         return path
-    others = list_splits(folder)
-    if len(others) == 1 and (only := find_file(folder / "qrels", f"{others[0]}.tsv")):
-        log(f"{folder}: has no split '{split}'; using its only split, '{others[0]}'")
-        return only
-    raise DrtkError(
-        f"{folder / 'qrels' / f'{split}.tsv'}: No such file or directory; "
-        + (f"set `split` to one of {', '.join(others)}" if others else "the collection has no judgments")
-    )
+    splits = list_splits(folder)
+    if len(splits) == 1 and (split, splits[0]) != ("train", "test"):
+        log(f"{folder}: has no split '{split}'; using its only split, '{splits[0]}'")
+        return find_qrels(folder, splits[0])
+    has = f"only {', '.join(splits)}" if splits else "no judgments"
+    raise DrtkError(f"{folder}: has no qrels/{split}.tsv, {has}; choose another split, or give a file of judgments")
 
 
 def choose_dev_split(folder: str | Path) -> str:
