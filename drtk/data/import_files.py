@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from drtk.data.checks import WITHOUT_TEXT
 from drtk.data.config import ImportSettings
@@ -96,34 +97,11 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
     ignored: Counter[str] = Counter()
     for source in sources:
         folder = Path(source)
-        if not folder.is_dir():
-            if not folder.is_file():
-                raise DrtkError(f"{source}: {'not a regular file' if folder.exists() else 'no such file or folder'}")
-            names.append((folder.name, folder))
-            continue
-        own_name = f"{folder.resolve().name}/" if has_several_folders else ""
-        for root, folders, members in os.walk(folder, onerror=_raise_folder_error):
-            place = Path(root).relative_to(folder)
-            folders[:] = [
-                name for name in folders if name[0] != "." and not is_excluded(f"{(place / name).as_posix()}/")
-            ]
-            ignored["links to folders"] += sum(os.path.islink(os.path.join(root, name)) for name in folders)
-            if load_output_manifest(root):
-                ignored["folders written by drtk"] += 1
-                folders.clear()
-                continue
-            written = {
-                name
-                for name in members
-                if f"{name}.meta.json" in members and load_output_manifest(os.path.join(root, name))
-            }
-            ignored["files written by drtk"] += len(written)
-            for member in members:
-                if member.removesuffix(".meta.json") in written:
-                    continue
-                name = (place / member).as_posix()
+        if folder.is_dir():
+            own_name = f"{folder.resolve().name}/" if has_several_folders else ""
+            for name in _iter_names(folder, is_excluded, ignored):
                 path = folder / name
-                if member[0] == "." or is_excluded(name) or _is_output(path, skip):
+                if _is_output(path, skip):
                     continue
                 if not path.is_file():
                     ignored["broken links or special files"] += 1
@@ -131,6 +109,10 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
                     names.append((own_name + name, path))
                 else:
                     ignored[path.suffix.lower() or "no suffix"] += 1
+        elif folder.is_file():
+            names.append((folder.name, folder))
+        else:
+            raise DrtkError(f"{source}: {'not a regular file' if folder.exists() else 'no such file or folder'}")
     if ignored := +ignored:
         kinds = ", ".join(f"{suffix} ({count:,})" for suffix, count in ignored.most_common(_MAX_SHOWN))
         more = ", …" if len(ignored) > _MAX_SHOWN else ""
@@ -149,6 +131,31 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
     return list(files.values())
 
 
+def _iter_names(folder: Path, is_excluded: Callable[[str], bool], ignored: Counter[str]) -> Iterator[str]:
+    """Yield the relative paths of the files in a folder that are neither hidden nor excluded nor written by drtk.
+
+    ignored: gets the number of links to folders, and of files and folders that drtk wrote
+    """
+    for root, folders, members in os.walk(folder, onerror=_raise_folder_error):
+        place = Path(root).relative_to(folder)
+        folders[:] = [name for name in folders if name[0] != "." and not is_excluded(f"{(place / name).as_posix()}/")]
+        ignored["links to folders"] += sum(os.path.islink(os.path.join(root, name)) for name in folders)
+        if load_output_manifest(root):
+            ignored["folders written by drtk"] += 1
+            folders.clear()
+            continue
+        written = {
+            name
+            for name in members
+            if f"{name}.meta.json" in members and load_output_manifest(os.path.join(root, name))
+        }
+        ignored["files written by drtk"] += len(written)
+        for member in members:
+            name = (place / member).as_posix()
+            if member[0] != "." and member.removesuffix(".meta.json") not in written and not is_excluded(name):
+                yield name
+
+
 def make_file_id(name: str, path: Path) -> str:
     """Return a relative path as an id: % and white space are percent-encoded, because ids have no white space.
 
@@ -160,9 +167,7 @@ def make_file_id(name: str, path: Path) -> str:
     except UnicodeEncodeError:
         shown = os.fsencode(path).decode(errors="backslashreplace")
         raise DrtkError(f"{shown}: the name is not UTF-8; rename the file") from None
-    return "".join(
-        "".join(f"%{byte:02X}" for byte in char.encode()) if char.isspace() or char == "%" else char for char in name
-    )
+    return "".join(quote(char) if char.isspace() or char == "%" else char for char in name)
 
 
 def _raise_folder_error(error: OSError) -> None:

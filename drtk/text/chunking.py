@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain, groupby, islice, starmap
 from pathlib import Path
 from typing import Any
@@ -228,13 +229,11 @@ class Chunker:
 
     def _group_sentences(self, id: str, text: str, sentences: list[Span], lengths: list[int]) -> list[PassageSpan]:
         settings, cap = self._settings, self._cap
-        units: dict[int, TextUnits] = {}
 
-        def get_units(sentence: int) -> TextUnits:
-            if sentence not in units:
-                begin, end = sentences[sentence]
-                units[sentence] = self._counter.split_units(text[begin:end])
-            return units[sentence]
+        @cache
+        def split_units(sentence: int) -> TextUnits:
+            begin, end = sentences[sentence]
+            return self._counter.split_units(text[begin:end])
 
         def sample_group_cap(group: int) -> int:
             if sample_uniform(settings.seed, id, "short", group) >= settings.short_prob:
@@ -245,19 +244,16 @@ class Chunker:
         def find_span(part: SentencePart) -> Span:
             sentence, begin, end = part
             first, last = sentences[sentence]
-            start = first + get_units(sentence).begins[begin] if begin else first
-            stop = first + get_units(sentence).begins[end] if end < lengths[sentence] else last
+            start = first + split_units(sentence).begins[begin] if begin else first
+            stop = first + split_units(sentence).begins[end] if end < lengths[sentence] else last
             return trim_span(text, start, stop)
-
-        def find_boundary(sentence: int, begin: int, latest: int) -> int:
-            return get_units(sentence).find_boundary(begin, latest)
 
         groups = group_sentences(
             settings.policy,
             lengths,
             cap,
             group_cap=sample_group_cap if settings.short_prob else None,
-            boundary=find_boundary,
+            boundary=lambda sentence, begin, latest: split_units(sentence).find_boundary(begin, latest),
             overlap=settings.overlap,
         )
         group_spans = [[span for span in map(find_span, group) if span[0] < span[1]] for group in groups]
