@@ -62,7 +62,7 @@ def import_files(sources: Sequence[str], settings: ImportSettings, job: FilterJo
 
     job.counts[WITHOUT_TEXT] = 0  # also reported without files
     job.count_names = {"in": "files", "out": "documents with a text"}
-    job.batch_size, job.total = BATCH_SIZE, len(files)
+    job.batch_size = BATCH_SIZE
     with Workers(create_import_task, fields, count=1 if is_small else settings.num_workers or count_cores()) as workers:
         job.run_batches(files, lambda batches: parse_batches(batches, workers), unit="files")  # type: ignore[arg-type,return-value]
     if empty:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from contextlib import closing, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
@@ -113,7 +113,6 @@ class FilterJob:
     find_problem: called at the end with the number of output lines, unless the input was empty; returns the error
         message if the output is useless, else None
     side_outputs: further outputs, which are flushed to disk before the journal is written
-    total: number of input records for the progress bar, if it cannot be counted from the lines of the source
     is_text: whether the output consists of lines, which are counted; otherwise files, such as pictures
     """
 
@@ -136,7 +135,6 @@ class FilterJob:
     tracker: InputTracker = field(default_factory=InputTracker)
     counts: dict[str, Any] = field(default_factory=dict)
     side_outputs: list[Output] = field(default_factory=list)
-    total: int | None = None
     is_text: bool = True
 
     def __post_init__(self) -> None:
@@ -273,7 +271,7 @@ class FilterJob:
             self._keep_journal(output),
             Progress(
                 self.command,
-                total=self._count_records(unit) if self.total is None else self.total,
+                total=len(records) if isinstance(records, Sized) else self._count_records(unit),
                 get_share=self._get_share_read,
                 unit=unit,
                 initial=journal.records,
