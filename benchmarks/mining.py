@@ -47,7 +47,6 @@ def make_embeddings(
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         writer.write([f"{names}{first + row}" for row in range(rows)], vectors, digest=str(first))
     job.finish(encoder=None, dimension=dimension, dtype="float32", role=role, shards=writer.entries)
-    writer.close()
 
 
 def read_vectors(folder: Path) -> np.ndarray:

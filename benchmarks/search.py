@@ -52,7 +52,6 @@ def make_embeddings(folder: Path, count: int, dimension: int, random: np.random.
         vectors = scale_to_unit_length(random.standard_normal((rows, dimension), dtype=np.float32))
         writer.write([f"p{first + row}" for row in range(rows)], vectors, digest=str(first))
     job.finish(encoder=None, dimension=dimension, dtype="float32", role="passage", shards=writer.entries)
-    writer.close()
     return Vectors(read_shards(folder))
 
 

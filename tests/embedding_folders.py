@@ -41,5 +41,4 @@ def write_embeddings(
         part={"number": part[0], "of": part[1]},
         shards=writer.entries,
     )
-    writer.close()
     return str(folder)

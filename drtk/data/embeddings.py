@@ -156,10 +156,6 @@ class ShardFiles:
         self.entries.append({"rows": rows, "digest": digest} | ({"truncated": num_truncated} if num_truncated else {}))
         write_json(self._journal, self.entries)
 
-    def close(self) -> None:
-        """Remove the journal. A FolderJob does this itself when it finishes."""
-        self._journal.unlink(missing_ok=True)
-
 
 class ShardWriter(ShardFiles):
     """Writer of vector shards.
