@@ -95,11 +95,11 @@ class Audit:
     """Writer of the mining audit: JSON lines, one per query. A resumed job appends to the file.
 
     target: path of the audit file, or of the report with `scratch`
-    scratch: write a temporary file next to the report, and delete it at the end
+    scratch: write REPORT.rows.part next to the report, and delete it at the end
     """
 
     def __init__(self, target: str, job: FilterJob, *, scratch: bool) -> None:
-        self._target, self._job, self._scratch = target, job, scratch
+        self._target, self._job, self._scratch = f"{target}.rows" if scratch else target, job, scratch
         self._opened: Output | None = None
 
     def add(self, pools: Sequence[CandidatePool]) -> None:
@@ -128,11 +128,10 @@ class Audit:
     def _open_output(self) -> Output:
         if self._opened is None:  # opened late, after the job has read its journal
             offset = self._job.counts.get("audit", {}).get("bytes", 0)
-            suffix = ".rows.part" if self._scratch else ".part"
-            part, final = Path(self._target + suffix), Path(self._target)
-            if offset and not self._scratch and not part.exists() and final.exists():
+            part, final = Path(f"{self._target}.part"), Path(self._target)
+            if offset and not part.exists() and final.exists():
                 final.rename(part)  # the job was killed after it renamed this file, before it renamed its own
-            self._opened = Output(self._target, append_at=offset or None, suffix=suffix, scratch=self._scratch)
+            self._opened = Output(self._target, append_at=offset or None)
             self._job.side_outputs.append(self._opened)
             self._opened.begin()  # after it is stored, so that an interrupt in between does not leave the file
         return self._opened
@@ -142,9 +141,9 @@ class Audit:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if self._opened is not None and (kind is not None or self._scratch):
-            if not self._job.journal_path.exists():  # nothing resumes from these rows
+            if kind is None or not self._job.journal_path.exists():  # nothing resumes from these rows
                 self._opened.keep_part = False
-            self._opened.__exit__(kind, error, trace)
+            self._opened.discard()
 
 
 def check_output_path(path: str, job: FilterJob) -> None:

@@ -282,24 +282,14 @@ class Output:
     `keep_part` is set.
     target: path of the output, or "-" for stdout; compressed if it ends in .gz or .zst
     append_at: resume at this offset of the part, in bytes, and drop the bytes after it
-    suffix: suffix of the part
-    scratch: remove the part at the end instead of renaming it
     journal: path of the part's journal (the progress that resuming needs), which is removed before a new part is started
     manifest: if set before the end, it is written as NAME.meta.json
     The constructor raises DrtkError if NAME is a folder. `begin` raises DrtkError if the output cannot be written,
     another run is writing it, or the part is shorter than `append_at`.
     """
 
-    def __init__(
-        self,
-        target: str,
-        *,
-        append_at: int | None = None,
-        suffix: str = ".part",
-        scratch: bool = False,
-        journal: Path | None = None,
-    ) -> None:
-        self.target, self._suffix, self._scratch, self._journal = target, suffix, scratch, journal
+    def __init__(self, target: str, *, append_at: int | None = None, journal: Path | None = None) -> None:
+        self.target, self._journal = target, journal
         self.keep_part = append_at is not None
         self.part: Path | None = None
         self.manifest: Mapping[str, Any] | None = None
@@ -317,7 +307,7 @@ class Output:
             self._open()
             return self
         except BaseException as error:
-            self._discard()
+            self.discard()
             if isinstance(error, (OSError, ValueError)):
                 raise DrtkError(f"{self.target}: {getattr(error, 'strerror', None) or error}") from error
             raise
@@ -331,7 +321,7 @@ class Output:
         if not is_replaceable(self.target):
             self._file = open(self.target, "ab", buffering=1 << 16)  # noqa: SIM115 - closed by commit or abandon
             return
-        self.part = Path(self.target).with_name(Path(self.target).name + self._suffix)
+        self.part = Path(self.target).with_name(f"{Path(self.target).name}.part")
         self._file = _open_locked(self.part)
         if os.fstat(self._file.fileno()).st_size < self._start:
             raise DrtkError(f"{self.part}: is truncated (shorter than its journal says); use `force` to start over")
@@ -399,19 +389,17 @@ class Output:
                 raise self._convert_error(error) from error
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if kind is None and self._scratch:
-            self.keep_part = False
-            self._discard()
-        elif kind is None:
-            try:
-                self.commit()
-            except BaseException:
-                self._discard()
-                raise
-        else:
-            self._discard()
+        if kind is not None:
+            self.discard()
+            return
+        try:
+            self.commit()
+        except BaseException:
+            self.discard()
+            raise
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
+        """Close the output without finishing it, and remove the part unless `keep_part` is set."""
         if self._file is None or self._file.closed:  # then a file with that name may belong to another run
             return
         if self.part is not None and not self.keep_part and _has_path(self._file, self.part):
