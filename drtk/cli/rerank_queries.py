@@ -137,8 +137,6 @@ def rerank_queries__train(
     from drtk.runtime.streams import get_source_name
     from drtk.training.text_pairs import warn_of_overlap
 
-    assumed: set[str] = set()
-
     def load_candidates(source: str, questions: str, kind: str | None, *, training: bool) -> LabeledCandidates:
         return load_labeled_candidates(
             source,
@@ -146,7 +144,6 @@ def rerank_queries__train(
             settings,
             kind=kind,
             for_training=training,
-            assumed=assumed,
             tracker=job.tracker,
         )
 

@@ -174,9 +174,7 @@ class QueryRerankerConfig(TrainingConfig):
         50, "Maximum number of distinct candidates per question and kind to train on.", at_least=2
     )
     max_rank: int = setting(101, "Rank assigned to candidates that retrieve no answer.", at_least=2)
-    depth: int | None = setting(
-        None, "Depth of the labels; lower-ranked answers are ignored. [default: the labels', or 100]", at_least=1
-    )
+    depth: int = setting(DEFAULT_DEPTH, "Search depth of labels that do not record it.", at_least=1)
     pair_weight: Literal["offset", "sum"] = setting(
         "offset", "Pair weights: as in the released code (offset), or as in the paper (sum)."
     )
@@ -201,17 +199,10 @@ class QueryRerankerConfig(TrainingConfig):
 
     def check(self) -> None:
         """Raise UsageError for values that contradict each other."""
-        if self.depth is not None:
-            self.check_depth(self.depth)
         if self.schedule == "inverse-sqrt" and self.warmup < 1:
             raise UsageError(
                 f"`warmup` {self.warmup:g}: `schedule=inverse-sqrt` requires a number of steps, at least 1"
             )
-
-    def check_depth(self, depth: int) -> None:
-        """Raise UsageError unless `max_rank`, the rank of a candidate without an answer, is above the search depth."""
-        if self.max_rank <= depth:
-            raise UsageError(f"`max_rank` {self.max_rank}: must be above the depth of the labels, {depth}")
 
 
 @redeclare("max_length", advanced=True)

@@ -21,8 +21,6 @@ from drtk.runtime.progress import warn
 from drtk.text.answers import MATCHERS
 from drtk.text.expanded_text import expand_query
 
-PROGRAM = "rerank-queries label"  # program name in the manifests of labels
-
 
 class AnswerCheck:
     """Check for `iter_expansion_lines` that the query of a candidate has an answer that can be matched.

@@ -6,82 +6,19 @@ import os
 import tempfile
 from array import array
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import orjson
 
 from drtk.errors import DrtkError, UsageError
 from drtk.query_expansion.candidates import ExpansionList, describe_missing_label, iter_expansion_lists, select_distinct
-from drtk.query_expansion.config import DEFAULT_DEPTH, QueryRerankerConfig
-from drtk.query_expansion.label import PROGRAM
+from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.query_reranker_input import CandidateTexts
 from drtk.records import Expansion, Query
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.integrity import read_json
-from drtk.runtime.manifest import get_manifest_path, is_manifest
-from drtk.runtime.progress import warn
-from drtk.runtime.streams import get_source_name, is_stream
+from drtk.runtime.streams import get_source_name
 from drtk.training.folds import digest_question
-
-
-class DepthCheck:
-    """Check for `iter_expansion_lists` that all candidates of a list were labeled with the same search depth.
-
-    default_depth: depth of candidates without "depth", from the manifest of `source`, else from `settings`, else assumed
-    assumed: sources with an assumed depth, for which a warning was logged
-    Raises UsageError if the depth of the labels differs from `settings`, or is not below `max_rank`.
-    """
-
-    def __init__(self, source: str, settings: QueryRerankerConfig, assumed: set[str]) -> None:
-        self._source, self._settings, self._assumed = source, settings, assumed
-        recorded = None if is_stream(source) else _read_recorded_depth(source)
-        self._is_assumed = recorded is None and settings.depth is None
-        self.default_depth = recorded or settings.depth or DEFAULT_DEPTH
-        self._checked: set[int] = set()
-        self._query = ""
-        self._by_kind: dict[str, int] = {}
-        if recorded is not None:
-            self._check_depth(recorded)
-
-    def __call__(self, expansion: Expansion, query: Query) -> str | None:
-        """Return an error message if other candidates of the query and kind have another depth; else None."""
-        depth = expansion.depth or self.default_depth
-        if expansion.depth is not None or self._is_assumed:
-            self._check_depth(depth)
-        if expansion.depth is None and self._is_assumed and self._source not in self._assumed:
-            self._assumed.add(self._source)
-            warn(
-                f"{get_source_name(self._source)}: the search depth of the labels is unknown ('{expansion.id}' has no 'depth'); "
-                f"assuming {depth}, so greater ranks count as no answer found; set `depth` to the depth of the labels"
-            )
-        if query.id != self._query:
-            self._query, self._by_kind = query.id, {}
-        first = self._by_kind.setdefault(expansion.kind, depth)
-        if depth == first:
-            return None
-        return (
-            f"'{expansion.id}' was labeled with depth {depth}, but other candidates of query '{query.id}' and kind "
-            f"'{expansion.kind}' with depth {first}; label all candidates with the same depth"
-        )
-
-    def _check_depth(self, depth: int) -> None:
-        if depth not in self._checked:
-            self._checked.add(depth)
-            if self._settings.depth not in (None, depth):
-                raise UsageError(
-                    f"`depth={self._settings.depth}`: {get_source_name(self._source)} was labeled with `depth={depth}`; omit `depth`"
-                )
-            self._settings.check_depth(depth)
-
-
-def _read_recorded_depth(source: str) -> int | None:
-    path = get_manifest_path(source)
-    content: Any = read_json(path) if path.is_file() else None
-    if not is_manifest(content) or content.get("program") != PROGRAM:
-        return None
-    depth = content["settings"].get("depth")
-    return depth if isinstance(depth, int) else None
 
 
 class LabeledList(NamedTuple):
@@ -100,8 +37,7 @@ class LabeledCandidates:
     num_tied: number of lists dropped because all ranks are equal
     num_repeated: number of candidates dropped because of a repeated text
     num_questions: number of queries, including those of dropped lists; digests: hashes of the query texts
-    beyond_depth: distinct ranks above `default_depth` of candidates that do not record their depth; several if it is wrong,
-        because only the rank for "no answer found" may be above the depth
+    Raises UsageError if `max_rank` is not above the search depth.
     """
 
     def __init__(
@@ -120,7 +56,6 @@ class LabeledCandidates:
         self.num_tied = self.num_repeated = 0
         queries: set[str] = set()
         self.digests: set[str] = set()
-        self.beyond_depth: set[int] = set()
         size = 0
         for candidates in lists:
             query = candidates.query
@@ -130,13 +65,13 @@ class LabeledCandidates:
             self.num_repeated += len(candidates.expansions) - len(distinct)
             texts, ranks = [], []
             for expansion in distinct[:max_candidates]:
-                rank = expansion.rank or max_rank
-                self._depths.add(expansion.depth or default_depth)
-                if not expansion.depth and expansion.rank and expansion.rank > default_depth:
-                    self.beyond_depth.add(expansion.rank)
+                rank, depth = expansion.rank or max_rank, expansion.depth or default_depth
+                self._depths.add(depth)
+                if max_rank <= depth:
+                    raise UsageError(f"`max_rank` {max_rank}: must be above the depth of the labels, {depth}")
                 top1 = expansion.top1 or {}
                 texts.append((expansion.text, top1.get("title", ""), top1.get("text", "")))
-                ranks.append(max_rank if rank > (expansion.depth or default_depth) else rank)
+                ranks.append(max_rank if rank > depth else rank)
             if not keep_ties and len(set(ranks)) < 2:
                 self.num_tied += 1
                 continue
@@ -177,38 +112,28 @@ def load_labeled_candidates(
     *,
     kind: str | None,
     for_training: bool,
-    assumed: set[str],
     tracker: InputTracker,
 ) -> LabeledCandidates:
     """Load the labeled candidates of a file.
 
     kind: kind of expansions to load; None loads all kinds
     for_training: drop candidates beyond `settings.candidates`, and lists of equal ranks if `settings.skip_ties`
-    assumed: sources without a recorded labeling depth, for which a warning was logged
-    Raises the errors of `iter_expansion_lists` and `DepthCheck`, DrtkError if there are no candidates.
+    Raises the errors of `iter_expansion_lists` and `LabeledCandidates`, DrtkError if there are no candidates.
     """
-    check_depth = DepthCheck(source, settings, assumed)
 
-    def check(expansion: Expansion, query: Query) -> str | None:
+    def check(expansion: Expansion, _: Query) -> str | None:
         if kind not in (None, expansion.kind):
             return None
-        missing = describe_missing_label(expansion, rank=True, top1=settings.variant == "rd")
-        return missing or check_depth(expansion, query)
+        return describe_missing_label(expansion, rank=True, top1=settings.variant == "rd")
 
     lists = iter_expansion_lists(source, queries, tracker, check=check)
     labeled = LabeledCandidates(
         (candidates for candidates in lists if kind in (None, candidates.kind)),
-        default_depth=check_depth.default_depth,
+        default_depth=settings.depth,
         max_rank=settings.max_rank,
         max_candidates=settings.candidates if for_training else None,
         keep_ties=not (for_training and settings.skip_ties),
     )
-    if len(labeled.beyond_depth) > 1:
-        ranks = ", ".join(map(str, sorted(labeled.beyond_depth)[:3]))
-        warn(
-            f"{get_source_name(source)}: ranks beyond {check_depth.default_depth} ({ranks} …) count as no answer found; set `depth` "
-            "if the labels have a greater depth"
-        )
     if not len(labeled):
         problem = "contains no candidates; run `drtk rerank-queries label` first"
         if labeled.num_tied:

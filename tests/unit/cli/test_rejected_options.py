@@ -94,7 +94,6 @@ REJECTED = {  # additional options and the error message of each command
         "--dev ..=x": "--dev: kind '..' cannot name the folder of its model",
         "--dev a=x --set dev_kind=a": "--set dev_kind requires --dev FILE, without a kind",
         "--set patience=2": f"--set patience {DEV}",
-        "--set depth=100 --set max_rank=50": "--set max_rank 50: must be above the depth of the labels, 100",
         "--set warmup=0.1": "--set warmup 0.1: --set schedule=inverse-sqrt requires a number of steps",
         "--preset simlm-r1": "preset 'simlm-r1' sets options of drtk train-retriever",
     },
@@ -132,7 +131,10 @@ LATE = {  # rejected once torch is imported
         "--loss kl --negatives 0": "--loss kl requires --negatives above 0",
     },
     "pretrain": {"--preset mlm --set slots.passage.rat=0.4": "has a key 'rat'"},
-    "rerank-queries train": {"--kind poem": "labeled.jsonl: contains no candidates of kind 'poem'"},
+    "rerank-queries train": {
+        "--kind poem": "labeled.jsonl: contains no candidates of kind 'poem'",
+        "--set max_rank=50": "--set max_rank 50: must be above the depth of the labels, 100",
+    },
 }
 DRIVER = """
 import io, json, sys

@@ -31,7 +31,6 @@ def load(
     *,
     kind: str | None = None,
     training: bool = True,
-    assumed: set[str] | None = None,
     **settings: Any,
 ) -> LabeledCandidates:
     return load_labeled_candidates(
@@ -40,7 +39,6 @@ def load(
         QueryRerankerConfig(**settings),
         kind=kind,
         for_training=training,
-        assumed=set() if assumed is None else assumed,
         tracker=InputTracker(),
     )
 
@@ -79,7 +77,7 @@ def test_a_candidate_has_its_own_depth_if_it_records_one():
     own = replace(shallow, expansions=tuple(replace(each, depth=1) for each in shallow.expansions))
     both = LabeledCandidates([candidates(0, 1, 2, 3), own], default_depth=100, max_rank=101)
     assert all_ranks(both) == [[1, 2, 3], [1, 101, 101]]
-    assert (both.depth, both.beyond_depth) == ([1, 100], set())
+    assert both.depth == [1, 100]
     assert LabeledCandidates([own], default_depth=100, max_rank=101).depth == 1
 
 
@@ -126,43 +124,31 @@ def test_the_search_depth_is_read_from_the_labels(data, tmp_path):
     assert load(data, deep, max_rank=250).depth == 200
 
 
-def test_without_a_manifest_the_depth_is_that_of_the_option_or_assumed(data, tmp_path, caplog):
+def test_labels_without_a_depth_have_that_of_the_setting(data, tmp_path):
     rows = [
         {name: value for name, value in row.items() if name != "depth"}
         | {"rank": {101: 250, 2: 150}.get(row["rank"], 1)}
         for row in read_rows(data / "labeled.jsonl")
     ]
-    source, assumed = write_rows(tmp_path / "in", rows), set[str]()
-    for _ in range(2):
-        assert load(data, source, assumed=assumed).depth == 100
-    assert caplog.text.count("ranks beyond 100 (150, 250 …) count as no answer found") == 2
-    message = "in: the search depth of the labels is unknown ('q0#sentence#00' has no 'depth'); assuming 100"
-    assert caplog.text.count(message) == 1
-    caplog.clear()
-    assert load(data, source, depth=200, max_rank=250).depth == 200
-    assert not caplog.text
+    source = write_rows(tmp_path / "in", rows)
+    assert {rank for ranks in all_ranks(load(data, source)) for rank in ranks} == {1, 101}
+    lists = load(data, source, depth=200, max_rank=250)
+    assert lists.depth == 200
+    assert {rank for ranks in all_ranks(lists) for rank in ranks} == {1, 150, 250}
 
 
-def test_joined_labels_keep_the_depth_of_each_kind(data, tmp_path, caplog):
-    # As cat joins them, without a manifest. The answers were searched to rank 1 only, where 2 means none found.
+def test_joined_labels_keep_the_depth_of_each_kind(data, tmp_path):
+    # The answers were searched to rank 1 only, where 2 means none found.
     parts = {"answer": relabel_rows(data, tmp_path / "shallow.jsonl", 1, 2), "title": data / "labeled.jsonl"}
     rows = [row for kind, file in parts.items() for row in read_rows(file) if row["kind"] == kind]
     joined = write_rows(tmp_path / "joined", rows)
     assert load(data, joined).depth == [1, 100]
     assert {rank for ranks in all_ranks(load(data, joined, kind="answer")) for rank in ranks} == {1, 101}
-    assert "depth" not in caplog.text
-    with pytest.raises(UsageError, match=r"`depth=1`: .*joined was labeled with `depth=100`"):
-        load(data, joined, depth=1)
     with pytest.raises(UsageError, match="`max_rank` 90: must be above the depth of the labels, 100"):
         load(data, joined, max_rank=90)
     assert load(data, joined, kind="answer", max_rank=90).depth == 1  # titles are not read
     unlabeled = [row | {"rank": None} if row["kind"] == "title" else row for row in rows]
     assert len(load(data, write_rows(tmp_path / "in", unlabeled), kind="answer")) == 24
-    rows = read_rows(data / "labeled.jsonl")
-    rows[2]["depth"] = 1  # in q0's sentences: none found in 1 passage is no worse than rank 50
-    message = r"in:3: 'q0#sentence#02' was labeled with depth 1, but other candidates of query 'q0' and kind 'sentence' with depth 100"
-    with pytest.raises(RecordError, match=message):
-        load(data, write_rows(tmp_path / "in", rows))
 
 
 @pytest.mark.parametrize(
