@@ -247,7 +247,7 @@ def rerank_queries__apply(
     drtk rerank-queries apply labels.jsonl --queries questions.jsonl --select oracle -o oracle
     """
     from drtk.query_expansion.candidates import load_queries
-    from drtk.query_expansion.rerank import LUCENE_CLAUSES, select_queries
+    from drtk.query_expansion.rerank import select_queries
     from drtk.runtime.progress import warn
 
     settings.check()
@@ -279,13 +279,6 @@ def rerank_queries__apply(
         none = f"; {without:,} of {len(questions):,} questions have no candidate at all" if without else ""
         warn(
             f"{alone:,} pairs of question and kind have no candidate; these questions are written without an expansion{none}"
-        )
-    if counts.get("cut"):
-        warn(f"{counts['cut']:,} queries were cut to {settings.max_clauses:,} distinct words")
-    if over := counts.get("above Lucene's limit"):
-        warn(
-            f"{over:,} queries have more than {LUCENE_CLAUSES:,} distinct words, Lucene's default limit (drtk search has none); "
-            f"--set max_clauses={LUCENE_CLAUSES} cuts them"
         )
     job.counts |= {name: number for name, number in counts.items() if number and name not in ("in", "out")}
     job.counts |= {"questions": len(questions), "without a candidate": without}

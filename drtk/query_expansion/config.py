@@ -218,12 +218,6 @@ class SelectionSettings(_BM25Settings, CrossEncoderSettings):
         None, "Maximum number of distinct candidates per question and kind to use. [default: all]", at_least=1
     )
     n_best: int = option(1, "Expanded queries to keep per question and kind.", at_least=1)
-    max_clauses: int | None = setting(
-        None,
-        "Maximum number of distinct words per query (concat); Lucene allows 1024.",
-        at_least=1,
-        no_effect=(NoEffect("requires --select concat", {"select": ("scorer", "oracle", "greedy", "first")}),),
-    )
 
     def check(self) -> None:
         """Raise UsageError for settings that contradict each other."""

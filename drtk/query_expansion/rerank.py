@@ -30,13 +30,11 @@ from drtk.runtime.manifest import get_manifest_path, is_current, read_manifest
 from drtk.runtime.runners import BatchFunction, RunnerSettings, run_filter
 from drtk.runtime.streams import get_source_name
 from drtk.text.expanded_text import expand_query, normalize_question_mark
-from drtk.text.words import split_words
 
 if TYPE_CHECKING:
     from drtk.models.cross_encoder import TokenizedPairs
 
 GREEDY = "greedy"  # "decode" of a candidate that was decoded greedily
-LUCENE_CLAUSES = 1024  # Lucene's default limit of distinct terms of a query
 CHOICES_FILE = "choices.jsonl"  # file of the selected candidates of each query and kind
 LISTS_PER_BATCH = 64
 ALL_KINDS = ""  # key of the model for all kinds of expansions that have no specific model
@@ -65,25 +63,6 @@ SELECTIONS: dict[str, Callable[[Sequence[Expansion]], list[Expansion]]] = {
     "oracle": sort_by_label,
     "greedy": select_greedy,
 }
-
-
-def expand_with_all_candidates(
-    query: str, expansions: Sequence[Expansion], *, max_clauses: int | None = None
-) -> tuple[str, bool]:
-    """Return the query concatenated with all candidates, as in GAR, and whether the text was truncated.
-
-    max_clauses: maximum number of distinct words, counted before stop-word removal and stemming; None is unlimited
-    """
-    text = expand_query(query, *(expansion.text for expansion in expansions))
-    if max_clauses is None:
-        return text, False
-    words = text.split()
-    distinct: set[str] = set()
-    for number, word in enumerate(words):
-        distinct.update(split_words(word, latin=False))
-        if len(distinct) > max_clauses:
-            return " ".join(words[:number]), True
-    return text, False
 
 
 class RankEstimator:
@@ -195,8 +174,7 @@ class QuerySelector(BatchFunction):
     def __call__(self, batch: TokenizedLists) -> BatchResult:
         """Select candidates of each list; return output lines, and counts of candidates and of retrieved passages."""
         lists, tokens, prepared_counts = batch
-        names = ("candidates", "distinct", "chosen", "cut", "above Lucene's limit")
-        counts: dict[str, int] = dict.fromkeys(names, 0) | prepared_counts
+        counts: dict[str, int] = {"distinct": 0, "chosen": 0} | prepared_counts
         estimates = {estimator: iter(estimator.estimate(pairs)) for estimator, pairs in tokens.items()}
         lines = []
         for candidates in lists:
@@ -214,11 +192,9 @@ class QuerySelector(BatchFunction):
         """Select candidates of a list, and return the record of choices.jsonl."""
         expansions, query = candidates.expansions, candidates.query.text
         line: dict[str, Any] = {"query_id": candidates.query.id, "kind": candidates.kind}
-        if self._settings.select == "concat":
+        if self._settings.select == "concat":  # the query with all candidates, as in GAR
             counts["chosen"] += 1
-            text, is_truncated = expand_with_all_candidates(query, expansions, max_clauses=self._settings.max_clauses)
-            counts["cut"] += is_truncated
-            counts["above Lucene's limit"] += len(set(split_words(text, latin=False))) > LUCENE_CLAUSES
+            text = expand_query(query, *(expansion.text for expansion in expansions))
             return line | {"chosen": [[expansion.id for expansion in expansions]], "queries": [text]}
         if estimates is not None:
             best = sort_by_estimate(expansions, estimates)[: self._settings.n_best]

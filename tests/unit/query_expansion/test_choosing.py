@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from drtk.query_expansion.candidates import select_distinct
-from drtk.query_expansion.rerank import SELECTIONS, expand_with_all_candidates, sort_by_estimate
+from drtk.query_expansion.rerank import SELECTIONS, sort_by_estimate
 from drtk.records import Expansion
+from drtk.text.expanded_text import expand_query
 from tests.reference import queries as slow
 from tests.reference.queries import Candidate
 
@@ -27,16 +28,6 @@ def test_texts_that_differ_in_white_space_alone_are_one_candidate():
     actual = select_distinct(candidates(1, 2, 3, 4, texts="a b| a  b|A b|c"))
     assert ids(actual) == ["e0", "e2", "e3"]
     assert ids(select_distinct(candidates(1, 2, 3, texts="a|a|b"), 2)) == ["e0", "e2"]
-
-
-def test_all_candidates_are_concatenated_up_to_the_word_limit():
-    actual = candidates(1, 2, texts="red Red|blue green")
-    assert expand_with_all_candidates("which?", actual) == ("which ? red Red blue green", False)
-    assert expand_with_all_candidates("which?", actual, max_clauses=3) == (
-        "which ? red Red blue",
-        True,
-    )  # which red blue
-    assert expand_with_all_candidates("which?", actual, max_clauses=4) == ("which ? red Red blue green", False)
 
 
 TEXTS = [*"Nile|nile|Lake Victoria|the river|Beyonc\u00e9|Beyonce\u0301|1858|\u65e5\u672c|a b c|U.S.".split("|")]
@@ -64,5 +55,5 @@ def test_selections_equal_those_of_the_reference(seed):
         for top in (1, 3, 20):
             expected = slow.select_best(made, select, max_candidates=most, top=top)  # type: ignore[arg-type]
             assert [(each.text, each.rank) for each in chosen[:top]] == [(each.text, each.rank) for each in expected]
-    query, cut = expand_with_all_candidates("who?", select_distinct(expansions))
-    assert (query, cut) == (slow.expand("who?", slow.concatenate(made)), False)
+    query = expand_query("who?", *(each.text for each in select_distinct(expansions)))
+    assert query == slow.expand("who?", slow.concatenate(made))
