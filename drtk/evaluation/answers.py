@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from statistics import fmean
 from typing import NamedTuple
 
@@ -147,11 +146,9 @@ def evaluate_by_answers(
         rankings = judge(run)
         only = settings.retrieved_only
         log_missing_queries(run.name, len(rankings.ids), len(judge.answers), retrieved_only=only, judged_by="answers")
-        result = Evaluator(judge.judgments, judge.measures)(run.name, rankings.ids, retrieved_only=only)
-        result.deepest, result.is_complete = rankings.deepest, rankings.is_complete
-        results.append(result)
+        results.append(Evaluator(judge.judgments, judge.measures)(run.name, rankings.ids, retrieved_only=only))
     judge.check_texts()
-    log_shallow_runs(results, judge.measures, judged_by="answers", size=judge.corpus_size)
+    log_shallow_runs(results, judge.measures, judged_by="answers")
     return format_results(results, judge.measures, settings)
 
 
@@ -220,8 +217,7 @@ class AnswerJudge:
         self.judgments: Judgments = {id: {} for id in self.answers}
         self._corpus, self._settings, self._tracker, self._workers = corpus, settings, tracker, workers
         self._counts: Counter[str] = Counter()
-        with closing(CorpusStore.open(corpus)) as store:  # built once here, not by every worker
-            self.corpus_size = len(store)
+        CorpusStore.open(corpus).close()  # its index is built once here, not by every worker
 
     def __call__(self, run: NamedRun) -> JudgedRankings:
         """Read a run, judge its rankings to the largest cut-off (fully if a measure has none), and return them."""

@@ -17,7 +17,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.evaluation.answers import AnswerJudge
 from drtk.evaluation.config import CompareSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, Rankings, log_shallow_runs
-from drtk.evaluation.judged_runs import RelevanceSource, evaluate_with_rankings, load_judgments, log_missing_queries
+from drtk.evaluation.judged_runs import RelevanceSource, load_judgments, log_missing_queries, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.significance import (
     ZERO,
@@ -234,13 +234,12 @@ def compare_runs(
     if settings.intersect and settings.missing_as_zero:
         raise UsageError("`intersect` and `missing_as_zero` cannot be combined; choose one")
     judged_by: RelevanceSource = "judgments" if answers is None else "answers"
-    size: int | None
     if answers is not None:
-        measures, judgments, size = _judge_by_answers(grouped, answers, corpus, settings, tracker)
+        measures, judgments = _judge_by_answers(grouped, answers, corpus, settings, tracker)
         builder = RankingBuilder.from_settings(settings)
     elif qrels is not None:
         measures = parse_measures(MEASURES if settings.measures is None else settings.measures, rel=settings.rel)
-        judgments, builder, size = load_judgments(qrels, corpus, settings, tracker)
+        judgments, builder = load_judgments(qrels, corpus, settings, tracker)
     else:
         raise UsageError("`qrels` or `answers` is required")
     if unfit := [measure.name for measure in measures if measure.aggregate != "mean"]:
@@ -251,15 +250,13 @@ def compare_runs(
     for name, files in grouped.items():
         system = systems[name] = System(name)
         for run in files:
-            result, judged_rankings = evaluate_with_rankings(
-                run, evaluator, builder, tracker, retrieved_only=settings.intersect, judged_by=judged_by
-            )
-            system.runs.append(result)
-            retrieved[run.source] = set(judged_rankings.ids)
+            ranked = read_rankings(run, judgments, builder, tracker, judged_by=judged_by)
+            system.runs.append(evaluator(run.name, ranked.ids, retrieved_only=settings.intersect, tag=ranked.tag))
+            retrieved[run.source] = set(ranked.ids)
             if rankings is not None:
-                rankings.setdefault(name, []).append(judged_rankings.ids)
+                rankings.setdefault(name, []).append(ranked.ids)
             if len(system.runs) == 1:
-                for query, ids in judged_rankings.ids.items():
+                for query, ids in ranked.ids.items():
                     judged = judgments[query]
                     system.top_ids[query] = ids[:TOP_RANKS]
                     system.judged_ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
@@ -268,7 +265,7 @@ def compare_runs(
         num_present, only = len(retrieved[run.source]), settings.intersect
         log_missing_queries(run.name, num_present, len(judgments), retrieved_only=only, judged_by=judged_by)
     results = [result for system in systems.values() for result in system.runs]
-    log_shallow_runs(results, measures, judged_by=judged_by, size=size)
+    log_shallow_runs(results, measures, judged_by=judged_by)
     for result in results if settings.intersect else ():
         result.per_query = {query: result.per_query[query] for query in queries}
         rows = result.per_query.values()
@@ -284,8 +281,8 @@ def _judge_by_answers(
     corpus: str | None,
     settings: CompareSettings,
     tracker: InputTracker,
-) -> tuple[list[Measure], Judgments, int]:
-    """Return the measures, judgments from answer matching, and the number of passages in the corpus."""
+) -> tuple[list[Measure], Judgments]:
+    """Return the measures and the judgments from answer matching."""
     runs = [run for files in systems.values() for run in files]
     if corpus is None:
         raise UsageError("`answers` requires `corpus` (the passage texts)")
@@ -295,7 +292,7 @@ def _judge_by_answers(
     for run in runs:
         judge(run)
     judge.check_texts()
-    return judge.measures, judge.judgments, judge.corpus_size
+    return judge.measures, judge.judgments
 
 
 def _select_queries(

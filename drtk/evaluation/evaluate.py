@@ -66,22 +66,14 @@ class RankingBuilder:
             ids = [id for id in ids if id != hits.query_id]
         return ids[: self.depth]
 
-    def count_documents(self, hits: QueryHits) -> int:
-        """Return the number of documents among one query's hits, including those that `__call__` removes."""
-        return len(hits.doc_ids) if self.by is None else len({self.by(id) for id in hits.doc_ids})
-
 
 def log_shallow_runs(
-    results: Iterable[Evaluation], measures: Sequence[Measure], *, judged_by: str = "judgments", size: int | None = None
+    results: Iterable[Evaluation], measures: Sequence[Measure], *, judged_by: str = "judgments"
 ) -> None:
-    """Log the runs whose longest ranking is shorter than a measure's cut-off, one line per length.
-
-    Runs that are complete (`is_complete`) or of unknown depth are not logged.
-    size: number of documents in the collection, if known; runs that rank all of them are not logged
-    """
+    """Log the runs whose longest ranking is shorter than a measure's cut-off, one line per length."""
     by_depth: dict[int, list[str]] = defaultdict(list)
     for result in results:
-        if result.deepest and not result.is_complete and (size is None or result.deepest < size):
+        if result.deepest:
             by_depth[result.deepest].append(result.name)
     for depth, names in by_depth.items():
         deeper = [measure.name for measure in measures if measure.cutoff is not None and measure.cutoff > depth]
@@ -101,15 +93,13 @@ def _join_names(names: Sequence[str]) -> str:
 class Evaluation:
     """Measures of one run: `per_query[query][measure]` and `overall[measure]`.
 
-    deepest: length of the longest ranking of a judged query, before `RankingBuilder` removes documents; 0 if unknown
-    is_complete: whether the run's manifest shows that no judged query reached the search depth
+    deepest: length of the longest ranking of a judged query
     """
 
     name: str
     per_query: dict[str, dict[str, Value]]
     overall: dict[str, Value] = field(default_factory=dict)
     deepest: int = 0
-    is_complete: bool = False
 
     @property
     def num_queries(self) -> int:
@@ -174,7 +164,7 @@ class Evaluator:
         values = {
             q: self._compute_values(judged_ranks.get(q, empty), list(self.judgments[q].values())) for q in queries
         }
-        return Evaluation(name, values)
+        return Evaluation(name, values, deepest=max((ranks.length for ranks in judged_ranks.values()), default=0))
 
     def _compute_values(self, ranking: JudgedRanks, judged_grades: list[int]) -> dict[str, Value]:
         values: dict[str, Value] = {}

@@ -16,12 +16,10 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, log_
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.evaluation.result_table import format_results
-from drtk.indexing.config import RUN_DEPTH
 from drtk.records import parse_document_id
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import load_output_manifest
 from drtk.runtime.progress import log, log_detail, warn
-from drtk.runtime.streams import STANDARD, get_source_name, is_stream
+from drtk.runtime.streams import STANDARD, get_source_name
 
 if TYPE_CHECKING:
     from drtk.data.corpus_ids import CorpusIds
@@ -56,31 +54,23 @@ def read_judgments(
 
 def load_judgments(
     qrels: str, corpus: str | None, settings: ScoringSettings, tracker: InputTracker
-) -> tuple[Judgments, RankingBuilder, int | None]:
-    """Return the judgments, a ranking builder, and the number of passages in the corpus (None without a corpus)."""
+) -> tuple[Judgments, RankingBuilder]:
+    """Return the judgments and a ranking builder. corpus: used to check ids, and to find the documents of passages"""
     corpus_ids = None
     if corpus is not None:
         from drtk.data.corpus_ids import CorpusIds
 
         corpus_ids = CorpusIds.load(corpus, tracker)
     judgments = read_judgments(qrels, tracker, corpus_ids=corpus_ids, by_source=settings.by == "source")
-    builder = RankingBuilder.from_settings(settings, document_of=corpus_ids or parse_document_id)
-    return judgments, builder, None if corpus_ids is None else len(corpus_ids)
+    return judgments, RankingBuilder.from_settings(settings, document_of=corpus_ids or parse_document_id)
 
 
 @dataclass(frozen=True)
 class JudgedRankings:
-    """Rankings of the judged queries of a run.
-
-    ids: ranked document ids by query; tag: run tag
-    deepest: length of the longest ranking, before `depth` and `drop_same_id` remove documents
-    is_complete: whether the run's manifest shows that no judged query reached the search depth
-    """
+    """Rankings of the judged queries of a run. ids: ranked document ids by query; tag: run tag"""
 
     ids: dict[str, list[str]]
     tag: str
-    deepest: int
-    is_complete: bool
 
 
 def read_rankings(
@@ -111,40 +101,8 @@ def read_rankings(
         judged = JudgedHitCounter(run.name, judgments, to_document=builder.by)
         if not any(judged.add(query, hits.doc_ids) for query, hits in hits_by_query.items()):
             judged.report_problem()
-    is_complete = _is_complete(run.source, max((len(hits.doc_ids) for hits in hits_by_query.values()), default=0))
-    ids, deepest = {}, 0
-    for query in list(hits_by_query):
-        hits = hits_by_query.pop(query)  # frees memory
-        ids[query] = builder(hits)
-        deepest = max(deepest, builder.count_documents(hits))
-    return JudgedRankings(ids, tag, deepest, is_complete)
-
-
-def _is_complete(source: str, num_hits: int) -> bool:
-    """Return whether `drtk search` made the run with a depth above `num_hits`; False without a manifest.
-
-    num_hits: largest number of hits of a judged query
-    """
-    manifest = None if is_stream(source) else load_output_manifest(source)
-    if manifest is None or manifest.get("program") != "search":
-        return False
-    return num_hits < (manifest["settings"].get("depth") or RUN_DEPTH)
-
-
-def evaluate_with_rankings(
-    run: NamedRun,
-    evaluator: Evaluator,
-    builder: RankingBuilder,
-    tracker: InputTracker,
-    *,
-    retrieved_only: bool = False,
-    judged_by: RelevanceSource = "judgments",
-) -> tuple[Evaluation, JudgedRankings]:
-    """Evaluate a run; return its evaluation and rankings."""
-    rankings = read_rankings(run, evaluator.judgments, builder, tracker, judged_by=judged_by)
-    result = evaluator(run.name, rankings.ids, retrieved_only=retrieved_only, tag=rankings.tag)
-    result.deepest, result.is_complete = rankings.deepest, rankings.is_complete
-    return result, rankings
+    # `pop` frees memory
+    return JudgedRankings({query: builder(hits_by_query.pop(query)) for query in list(hits_by_query)}, tag)
 
 
 def evaluate_run(
@@ -171,9 +129,9 @@ def evaluate_run(
             return _evaluate_in_blocks(run, evaluator, builder, tracker, retrieved_only)
         except (UnsupportedRunError, RecordError):  # read line by line, which reports the line of an error
             log_detail(f"{run.name}: reading line by line")
-    result, rankings = evaluate_with_rankings(run, evaluator, builder, tracker, retrieved_only=retrieved_only)
+    rankings = read_rankings(run, evaluator.judgments, builder, tracker)
     log_missing_queries(run.name, len(rankings.ids), len(evaluator.judgments), retrieved_only=retrieved_only)
-    return result
+    return evaluator(run.name, rankings.ids, retrieved_only=retrieved_only, tag=rankings.tag)
 
 
 def evaluate_runs(
@@ -186,10 +144,10 @@ def evaluate_runs(
     """Evaluate runs with a file of judgments; return the lines of the results (see `format_results`)."""
     settings, tracker = settings or EvalSettings(), tracker or InputTracker()
     measures = parse_measures(MEASURES if settings.measures is None else settings.measures, rel=settings.rel)
-    judgments, builder, size = load_judgments(qrels, corpus, settings, tracker)
+    judgments, builder = load_judgments(qrels, corpus, settings, tracker)
     evaluator = Evaluator(judgments, measures)
     results = [evaluate_run(run, evaluator, builder, tracker, retrieved_only=settings.retrieved_only) for run in runs]
-    log_shallow_runs(results, measures, size=size)
+    log_shallow_runs(results, measures)
     return format_results(results, measures, settings)
 
 
@@ -199,20 +157,18 @@ def _evaluate_in_blocks(
     """Evaluate a run that is read in blocks. Raises UnsupportedRunError for a run that must be read line by line."""
     from drtk.data.run_blocks import UnsupportedRunError, iter_judged_documents
 
-    num_unjudged, ranks, tag, deepest = 0, {}, "", 0
+    num_unjudged, ranks, tag = 0, {}, ""
     for documents in iter_judged_documents(run.source, evaluator.judgments, tracker):
         if documents is None:
             num_unjudged += 1
             continue
         ranks[documents.query_id] = _find_judged_ranks(documents, evaluator.judgments[documents.query_id], builder)
-        tag, deepest = tag or documents.tag, max(deepest, documents.length)
+        tag = tag or documents.tag
     if not any(judged.ranks for judged in ranks.values()):
         raise UnsupportedRunError
     _log_unjudged_queries(run.name, num_unjudged)
     log_missing_queries(run.name, len(ranks), len(evaluator.judgments), retrieved_only=retrieved_only)
-    result = evaluator.evaluate_judged_ranks(run.name, ranks, retrieved_only=retrieved_only, tag=tag)
-    result.deepest, result.is_complete = deepest, _is_complete(run.source, deepest)
-    return result
+    return evaluator.evaluate_judged_ranks(run.name, ranks, retrieved_only=retrieved_only, tag=tag)
 
 
 def _find_judged_ranks(documents: JudgedDocuments, grades: Mapping[str, int], builder: RankingBuilder) -> JudgedRanks:

@@ -177,14 +177,12 @@ def make_run(depth: int, *queries: str) -> str:
 
 @pytest.fixture
 def shallow(folder: Path) -> Path:
-    """Return a folder with runs of 20 documents per query, judgments, answers and corpora."""
+    """Return a folder with runs of 20 documents per query, judgments, answers and a corpus."""
     write_text(folder / "qrels", "q1 0 d1#0 1\nq2 0 d2#0 1\n")
     write_text(folder / "documents", "q1 0 d1 1\nq2 0 d2 1\n")
     write_text(folder / "short.run", make_run(20, "q1", "q2"))
     write_text(folder / "alike.run", make_run(20, "q1") + make_run(7, "q2") + make_run(200, "q3"))  # q3 is not judged
-    rows = [{"_id": f"d{n // 2}#{n % 2}", "title": "", "text": "Paris"} for n in range(21)]
-    write_rows(folder / "c.jsonl", rows[:20])
-    write_rows(folder / "more.jsonl", rows)
+    write_rows(folder / "c.jsonl", [{"_id": f"d{n // 2}#{n % 2}", "title": "", "text": "Paris"} for n in range(20)])
     write_rows(folder / "q.jsonl", [{"_id": f"q{n}", "text": "?", "answers": ["Paris"]} for n in (1, 2)])
     return folder
 
@@ -202,32 +200,12 @@ def test_runs_shallower_than_a_cutoff_are_reported(shallow: Path, capfd: pytest.
     both = ["short.run", "alike.run", "--qrels", "qrels"]
     for call in (["eval", *both], ["compare", *both], ["report", *both, "-o", "out"]):
         assert find_depth_messages(capfd, *call) == [f"drtk: short, alike: {SHALLOW}"]
-    corpus = ["--corpus", "c.jsonl"]  # a collection of 20 passages: no run could be deeper
-    for call in (["eval", *both], ["compare", *both], ["report", *both, "-o", "r"]):
-        assert find_depth_messages(capfd, *call, *corpus) == []
     # 20 passages are 10 documents
-    options = ["--qrels", "documents", "--by", "source", "--measures", "R@10 R@11", "--depth", "5"]
+    options = ["--qrels", "documents", "--by", "source", "--measures", "R@10 R@11"]
     (line,) = find_depth_messages(capfd, "eval", "short.run", *options)
     assert line.endswith("at most 10 documents for a query with judgments, fewer than the cut-off of R@11" + DEEPER)
-    answers = ["eval", "short.run", "--answers", "q.jsonl", "--corpus"]
-    (line,) = find_depth_messages(capfd, *answers, "more.jsonl")
+    (line,) = find_depth_messages(capfd, "eval", "short.run", "--answers", "q.jsonl", "--corpus", "c.jsonl")
     assert line == f"drtk: short: {SHALLOW.replace('judgments', 'answers').replace('R@100', 'Answer@100')}"
-    assert find_depth_messages(capfd, *answers, "c.jsonl") == []
-
-
-def test_a_run_that_the_search_could_not_fill_is_not_reported(
-    shallow: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_command(capfd, "index", "more.jsonl", "--type", "bm25s", "-o", "index")  # 21 passages
-    write_rows(shallow / "queries.jsonl", [{"_id": f"q{n}", "text": "Paris"} for n in (1, 2)])
-    for depth, count in (("21", 1), ("22", 0)):
-        run_command(capfd, "search", "index", "queries.jsonl", "-k", depth, "-o", "all.run", "--force")
-        for minimum in (1 << 20, 1):  # bytes of a run that is read in blocks
-            monkeypatch.setattr(judged_runs, "MIN_BLOCK_BYTES", minimum)
-            messages = find_depth_messages(capfd, "eval", "all.run", "--qrels", "qrels", "--measures", "R@21 R@100")
-            assert len(messages) == count
-        by_source = ["--qrels", "documents", "--by", "source", "--measures", "R@21"]
-        assert len(find_depth_messages(capfd, "eval", "all.run", *by_source)) == count
 
 
 def test_runs_of_one_depth_are_reported_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -246,5 +224,5 @@ def test_large_runs_are_read_in_blocks(
     shallow: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judged_runs, "MIN_BLOCK_BYTES", 1)
-    monkeypatch.setattr(judged_runs, "evaluate_with_rankings", None)  # not read line by line
+    monkeypatch.setattr(judged_runs, "read_rankings", None)  # not read line by line
     assert find_depth_messages(capfd, "eval", "alike.run", "--qrels", "qrels") == [f"drtk: alike: {SHALLOW}"]
