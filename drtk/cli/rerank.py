@@ -93,11 +93,12 @@ def _rerank_pairs(
     runner_settings: RunnerSettings,
     job: FilterJob,
 ) -> None:
+    from drtk.data.checks import describe_missing_texts, warn_if_texts_missing
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_queries
     from drtk.models.cross_encoder import resolve_title_format
     from drtk.models.model_folder import resolve_model_folder
-    from drtk.retrieval.rerank import RunReranker, find_text_problem, read_ranking_texts, warn_if_texts_missing
+    from drtk.retrieval.rerank import RunReranker, read_ranking_texts
     from drtk.runtime.runners import map_batches
 
     title = resolve_title_format(model, settings.title, strict=True)
@@ -110,7 +111,7 @@ def _rerank_pairs(
     arguments = (model, settings, device, settings.logits, settings.tag, vectors is not None)
     writer = None if vectors is None else _VectorWriter(vectors, model, settings.vector_dtype, job)
     job.batch_size = BATCH_SIZE if writer is None else BATCH_SIZE_WITH_VECTORS
-    job.find_problem = lambda _: find_text_problem(job.counts, corpus)
+    job.find_problem = lambda _: describe_missing_texts(job.counts, corpus)
 
     def score_batches(batches: Iterator[list[Any]]) -> Generator[BatchResult, None, None]:
         scored = map_batches(batches, RunReranker, *arguments, runner_settings=runner_settings)
@@ -190,12 +191,13 @@ class _VectorWriter:
 
     def write(self, scored: Generator[Any, None, None]) -> Generator[BatchResult, None, None]:
         """Yield the run lines of each batch after writing its vectors; finish the folder after the last batch."""
+        from drtk.data.checks import PASSAGES
         from drtk.data.embeddings import PAIR_ROLE, write_pairs
 
         with closing(scored):
             for batch in scored:
                 if not self._is_whole:
-                    before = int(self._filter.counts.get("pairs", 0))
+                    before = int(self._filter.counts.get(PASSAGES, 0))
                     write_pairs(self._writer, batch.ids, batch.vectors, before=before)
                 yield batch.result
         if not self._is_whole:

@@ -41,12 +41,18 @@ def score(
     drtk score examples.jsonl --model crossencoder --corpus corpus.jsonl --queries queries.jsonl -o scored.jsonl
     drtk score examples.jsonl --model crossencoder --corpus corpus.jsonl --queries queries.jsonl --sample 10000 -o scored.jsonl
     """
-    from drtk.data.checks import check_examples, check_same_corpus, warn_if_swapped
+    from drtk.data.checks import (
+        check_examples,
+        check_same_corpus,
+        describe_missing_texts,
+        warn_if_swapped,
+        warn_if_texts_missing,
+    )
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_examples, read_queries
     from drtk.models.cross_encoder import resolve_title_format
     from drtk.models.model_folder import resolve_model_folder
-    from drtk.retrieval.rerank import ExampleScorer, find_text_problem, read_example_texts, warn_if_texts_missing
+    from drtk.retrieval.rerank import ExampleScorer, read_example_texts
     from drtk.runtime.inputs import InputTracker
     from drtk.runtime.runners import run_filter
     from drtk.runtime.sharding import sample_evenly
@@ -66,7 +72,7 @@ def score(
         examples = sample_evenly(examples, sample, total=count)
     store = CorpusStore.open(corpus)
     records = read_example_texts(examples, source, queries=texts, corpus=store, title=title, tracker=job.tracker)
-    job.find_problem = lambda _: find_text_problem(job.counts, corpus)
+    job.find_problem = lambda _: describe_missing_texts(job.counts, corpus)
     run_filter(
         records,
         job,

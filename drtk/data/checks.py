@@ -11,7 +11,7 @@ from drtk.data.runs import is_named
 from drtk.data.tables import is_table
 from drtk.data.trec import Judgments, Order, QueryHits, iter_grouped_hits
 from drtk.errors import MismatchError, UsageError
-from drtk.records import Passage, parse_document_id
+from drtk.records import parse_document_id
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import SOURCES, is_unchanged, load_output_manifest
 from drtk.runtime.progress import warn
@@ -162,9 +162,9 @@ def check_first_record(source: str, read: Callable[[str], Iterator[Any]], tracke
 PASSAGES, WITHOUT_TEXT = "passages", "without a text"  # names of counts
 
 
-def count_texts(passages: Iterable[Passage]) -> dict[str, int]:
-    """Return {PASSAGES: number of passages, WITHOUT_TEXT: number without a text}; counts of 0 are omitted."""
-    empty = [not passage.text.strip() for passage in passages]
+def count_texts(texts: Iterable[str]) -> dict[str, int]:
+    """Return {PASSAGES: number of texts, WITHOUT_TEXT: number of blank texts}; counts of 0 are omitted."""
+    empty = [not text.strip() for text in texts]
     return {name: number for name, number in ((PASSAGES, len(empty)), (WITHOUT_TEXT, sum(empty))) if number}
 
 

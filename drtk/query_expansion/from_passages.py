@@ -62,7 +62,7 @@ class PassageBasedExpander(BatchFunction):
         result = candidates.build_result()
         if self._kinds == ("title",):
             return result
-        text_counts = count_texts(passage for question in batch for passage in question.passages)
+        text_counts = count_texts(passage.text for question in batch for passage in question.passages)
         return BatchResult(result.lines, result.counts | text_counts)
 
 

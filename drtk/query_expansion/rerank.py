@@ -168,7 +168,7 @@ class QuerySelector(BatchFunction):
             passage = self._searcher.get_passage(ranking[0][0]) if ranking else Passage("", "")
             top_passages[query] = {"title": passage.title, "text": passage.text}
             passages += [passage] if ranking else []
-        counts.update(count_texts(passages))
+        counts.update(count_texts(passage.text for passage in passages))
         return top_passages
 
     def __call__(self, batch: TokenizedLists) -> BatchResult:

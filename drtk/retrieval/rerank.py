@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from drtk.data.checks import WITHOUT_TEXT, iter_known_hits
+from drtk.data.checks import count_texts, iter_known_hits
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import PairVectors, make_pair_id
 from drtk.data.rows import dump
@@ -26,37 +26,26 @@ from drtk.records import Example
 from drtk.retrieval.fusion import append_unscored, break_ties
 from drtk.runtime.filter_job import BatchResult
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.progress import warn
 from drtk.runtime.runners import BatchFunction
-
-PAIRS, UNREADABLE = "pairs", "with nothing to read"  # keys of counts
 
 
 @dataclass(frozen=True, slots=True)
 class RankingTexts:
-    """A query with its ranking, and the texts of the top-ranked documents to rerank.
-
-    num_without_text: number of documents without text, which may have a title
-    """
+    """A query with its ranking, and the texts of the top-ranked documents to rerank."""
 
     query_id: str
     query: str
     ranking: Ranking
     texts: list[str]
-    num_without_text: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleTexts:
-    """A training example with its query, and the texts of positives and then negatives.
-
-    num_without_text: number of passages without text, which may have a title
-    """
+    """A training example with its query, and the texts of positives and then negatives."""
 
     example: Example
     query: str
     texts: list[str]
-    num_without_text: int = 0
 
 
 def read_ranking_texts(
@@ -70,8 +59,8 @@ def read_ranking_texts(
     """
     for hits in iter_known_hits(run, queries=queries, corpus=corpus, depth=depth, tracker=tracker):
         ranking = hits.to_ranking()
-        texts, num_without_text = _look_up_texts(corpus, [id for id, _ in ranking[:depth]], title)
-        yield RankingTexts(hits.query_id, queries[hits.query_id], ranking, texts, num_without_text)
+        texts = [format_passage(passage, title) for passage in corpus.get_many([id for id, _ in ranking[:depth]])]
+        yield RankingTexts(hits.query_id, queries[hits.query_id], ranking, texts)
 
 
 def read_example_texts(
@@ -98,48 +87,9 @@ def read_example_texts(
         for id in missing:
             tracker.skip_line(source, line, f"the corpus has no '{id}'")
         if has_query and not missing:
-            texts, num_without_text = _look_up_texts(corpus, [*example.positives, *example.negatives], title)
-            yield ExampleTexts(example, queries[example.query_id], texts, num_without_text)
-
-
-def _look_up_texts(corpus: CorpusStore, ids: Sequence[str], title: str) -> tuple[list[str], int]:
-    """Return the formatted texts of passages, and the number of passages without text."""
-    passages = corpus.get_many(ids)
-    return [format_passage(passage, title) for passage in passages], sum(
-        not passage.text.strip() for passage in passages
-    )
-
-
-def _count_pairs(records: Sequence[RankingTexts | ExampleTexts], num_pairs: int) -> dict[str, int]:
-    """Return {PAIRS: all pairs, WITHOUT_TEXT: pairs without text, UNREADABLE: pairs with neither text nor title}.
-
-    Counts of 0 are omitted, except that of PAIRS.
-    """
-    unreadable = sum(not text.strip() for record in records for text in record.texts)
-    counts = {
-        PAIRS: num_pairs,
-        WITHOUT_TEXT: sum(record.num_without_text for record in records),
-        UNREADABLE: unreadable,
-    }
-    return {name: count for name, count in counts.items() if count or name == PAIRS}
-
-
-def find_text_problem(counts: Mapping[str, Any], corpus: str) -> str | None:
-    """Return an error message if no pair in `counts` has a text or title; None otherwise."""
-    pairs = counts.get(PAIRS, 0)
-    return _describe_missing_texts(pairs, corpus) if pairs and counts.get(UNREADABLE, 0) == pairs else None
-
-
-def warn_if_texts_missing(counts: Mapping[str, Any], corpus: str) -> None:
-    """Log a warning if the passages of some pairs in `counts` have no text."""
-    pairs, num_without_text = counts.get(PAIRS, 0), counts.get(WITHOUT_TEXT, 0)
-    if num_without_text:
-        message = f"{corpus}: the passages of {num_without_text:,} of the {pairs:,} pairs have no text"
-        warn(_describe_missing_texts(pairs, corpus) if num_without_text == pairs else message)
-
-
-def _describe_missing_texts(pairs: int, corpus: str) -> str:
-    return f"{corpus}: the passages of all {pairs:,} pairs have no text; check that this is the right corpus"
+            passages = corpus.get_many([*example.positives, *example.negatives])
+            texts = [format_passage(passage, title) for passage in passages]
+            yield ExampleTexts(example, queries[example.query_id], texts)
 
 
 def reorder_ranking(ranking: Ranking, scores: Sequence[float]) -> Ranking:
@@ -201,7 +151,7 @@ class RunReranker(_CrossEncoderFunction):
             ranking = reorder_ranking(record.ranking, _to_decimals(scores[start:end]))
             lines.append(format_run_lines(record.query_id, ranking, self._tag))
             start = end
-        result = BatchResult(lines, _count_pairs(records, len(scores)))
+        result = BatchResult(lines, count_texts(text for record in records for text in record.texts))
         if not self._vectors:
             return result
         ids = [make_pair_id(record.query_id, id) for record in records for id, _ in record.ranking[: len(record.texts)]]
@@ -220,7 +170,7 @@ class ExampleScorer(_CrossEncoderFunction):
             by_side: dict[str, Any] = {"positives": scores[start:split], "negatives": scores[split:end]}
             lines.append(dump(replace(record.example, scores=by_side)))
             start = end
-        return BatchResult(lines, _count_pairs(records, len(scores)))
+        return BatchResult(lines, count_texts(text for record in records for text in record.texts))
 
 
 def _to_decimals(scores: np.ndarray) -> list[float]:
