@@ -92,9 +92,8 @@ def _generate_candidates(
         raise UsageError(f"--kind: {model} does not record what it generates; set --kind to answer, sentence, title …")
     job.lookups, job.no_input_warning = (str(folder),), "the input has no questions, so nothing is expanded"
     queries = read_queries(source, tracker=job.tracker)
-    draw = settings.outside == "draw"
     known = generators.training_questions
-    questions = iter_questions(queries, source, training_questions=known, draw=draw, tracker=job.tracker)
+    questions = iter_questions(queries, source, training_questions=known, tracker=job.tracker)
     run_filter(
         questions, job, QueryExpander, generators.models, kind, settings, generators.length, seed, device,
         runner_settings=runner_settings, batch_size=BATCH_SIZE, unit="questions",

@@ -23,7 +23,6 @@ EXTRACTED_KINDS = ("sentence", "title", "terms")  # candidates without a generat
 _PROMPTED_TOKENS = 100  # docs/methods/ear.md
 _TOKENS = 64  # the longest target of GAR (docs/methods/gar.md)
 _RUN = (NoEffect("requires --from-run", {"from_run": (None,)}),)
-_HOLDOUT = (NoEffect("requires --holdout", {"holdout": (False,)}),)
 _TRAINED = (NoEffect("cannot be combined with --holdout", {"holdout": (True,)}),)
 _OF_RUN = ("kind", "candidates", "depth", "feedback", "terms")  # the options of candidates without a generator
 
@@ -69,11 +68,6 @@ class ExpansionSettings(GenerationSettings):
     title: ClassVar[None] = None  # type: ignore[misc]
     holdout: bool = option(
         False, "Cross-fitting: expand each question with the generator trained without it.", panel=METHOD
-    )
-    outside: Literal["refuse", "draw"] = setting(
-        "refuse",
-        "Questions that are in no fold: raise an error, or use a random generator (holdout).",
-        no_effect=_HOLDOUT,
     )
     candidates: int = setting(
         10, "Maximum number of candidates per question and kind (from_run).", at_least=1, no_effect=_RUN

@@ -84,16 +84,10 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
 
 
 def iter_questions(
-    queries: Iterable[Query],
-    source: str,
-    *,
-    training_questions: TrainingQuestions | None,
-    draw: bool,
-    tracker: InputTracker,
+    queries: Iterable[Query], source: str, *, training_questions: TrainingQuestions | None, tracker: InputTracker
 ) -> Iterator[GeneratorInput]:
     """Yield the questions; with several generators, each question has the fold of its generator.
 
-    draw: assign a random fold to questions that no generator was trained on
     Raises RecordError (file:line) for a question without text or fold, unless `tracker` skips it.
     """
     for query in queries:
@@ -102,7 +96,7 @@ def iter_questions(
                 raise MismatchError(f"'{query.id}' has no text")
             fold = None
             if training_questions is not None and training_questions.count is not None:
-                fold = training_questions.choose_fold(query, allow_unknown=draw)
+                fold = training_questions.find_fold(query)
         except MismatchError as error:
             tracker.skip_line(source, tracker.line, error)
             continue

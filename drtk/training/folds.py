@@ -83,25 +83,20 @@ class TrainingQuestions:
     def __contains__(self, query: Query) -> bool:
         return digest_question(query.text) in self._folds
 
-    def choose_fold(self, query: Query, *, allow_unknown: bool) -> int:
+    def find_fold(self, query: Query) -> int:
         """Return the fold of a question, found by its text. The generator of this fold was not trained on the question.
 
-        allow_unknown: for a question without a fold, return a random one, which depends on the id only
-        Raises MismatchError for a question without a fold unless `allow_unknown`, and for one with the id of a
-        different training question.
+        Raises MismatchError for a question without a fold, and for one with the id of a different training question.
         """
-        assert self.count is not None
         digest = digest_question(query.text)
         if self._questions.get(query.id, digest) != digest:
             raise MismatchError(f"question '{query.id}' has another text in {self.folder}; use the training questions")
         fold = self._folds.get(digest)
-        if fold is not None:
-            return fold
-        if not allow_unknown:
+        if fold is None:
             raise MismatchError(
-                f"question '{query.id}' is in no fold of {self.folder}; use `outside=draw` to assign a random generator"
+                f"question '{query.id}' is in no fold of {self.folder}; expand it with one of the generators, such as {self.folder}/fold-0"
             )
-        return sample_integer(0, self.count - 1, "outside", query.id)
+        return fold
 
 
 def format_question_record(questions: Iterable[Query], folds: dict[str, int] | None = None) -> Iterator[bytes]:

@@ -229,10 +229,9 @@ def test_holdout_is_rejected_without_a_generator_per_fold(fold_models, models, t
         expand(capfd, f"{questions} --model {models}/t5 --kind answer --holdout")
     other = write_rows(tmp_path / "other.jsonl", [*read_rows(questions), {"_id": "new", "text": "of no fold"}])
     call = f"{other} --model {generators} --holdout --n 9 --max-new-tokens 9"
-    with pytest.raises(RecordError, match=r"other.jsonl:25: question 'new' is in no fold of .*gen; use `outside=draw`"):
+    with pytest.raises(RecordError, match=r"other.jsonl:25: question 'new' is in no fold of .*gen; expand it with one"):
         expand(capfd, call)
     assert "new" not in {row["query_id"] for row in expand(capfd, f"{call} --skip-bad 1")}
-    assert "new" in {row["query_id"] for row in expand(capfd, f"{call} --set outside=draw")}
 
 
 def test_candidates_of_a_run_require_no_generator(files, capfd):
@@ -275,7 +274,6 @@ def test_a_run_with_unknown_ids_is_rejected_with_one_line(files, capfd):
         ("--from-run r --corpus c --kind answer", "`from_run` supports sentence, title, terms"),
         ("--model m --kind ../a", "`kind` '../a': must be one word, usable as a file name"),
         ("--model m --decode greedy --n 3", "`n` 3: cannot be combined with `decode` greedy"),
-        ("--model m --set outside=draw", "--set outside requires --holdout"),
         ("--model m --holdout --prompt x", "--prompt cannot be combined with --holdout"),
     ],
 )

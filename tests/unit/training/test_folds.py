@@ -45,19 +45,15 @@ def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: 
     seen = write_and_read_record(tmp_path, QUESTIONS_READ, folds)
     for query in QUESTIONS_READ:
         other = Query("other-" + query.id, query.text.removesuffix("?"))
-        assert [seen.choose_fold(each, allow_unknown=False) for each in (query, other)] == [folds[query.id]] * 2
+        assert [seen.find_fold(each) for each in (query, other)] == [folds[query.id]] * 2
 
 
-def test_a_question_without_fold_is_rejected_or_gets_a_random_fold(tmp_path: Path) -> None:
+def test_a_question_without_fold_is_rejected(tmp_path: Path) -> None:
     seen = write_and_read_record(tmp_path, QUESTIONS_READ, assign_folds(QUESTIONS_READ, 4, seed=42))
-    outside = [Query(f"x{number}", f"new {number}") for number in range(40)]
-    with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; use `outside=draw`"):
-        seen.choose_fold(outside[0], allow_unknown=False)
-    drawn = {query.id: seen.choose_fold(query, allow_unknown=True) for query in outside}
-    assert drawn == {query.id: seen.choose_fold(query, allow_unknown=True) for query in outside[::-1]}
-    assert set(drawn.values()) == {0, 1, 2, 3}
+    with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; expand it with one of the generators"):
+        seen.find_fold(Query("x0", "new 0"))
     with pytest.raises(MismatchError, match=r"question 'q7' has another text in .*; use the training questions"):
-        seen.choose_fold(Query("q7", "who else?"), allow_unknown=True)
+        seen.find_fold(Query("q7", "who else?"))
 
 
 def test_a_generator_records_its_training_questions(tmp_path: Path) -> None:
