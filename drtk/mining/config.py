@@ -124,9 +124,6 @@ class MineSettings(ScorerSettings, IndexSourceSettings, CandidateFilterSettings)
         "passage", "Unit of the judgments: passages, or source documents (positive: the best passage)."
     )
     rel: int = option(1, "Minimum relevance grade of a positive.")
-    source_name: str = setting(
-        "", "Name of a single source, as written to `sources`. [default: the file's or folder's name]"
-    )
     match: Literal["tokens", "regex"] = setting(
         "tokens", "Match answers by tokens (as in DPR) or as regular expressions (policy nq)."
     )

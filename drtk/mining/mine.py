@@ -373,7 +373,7 @@ def open_miner(
     policy = replace(policy, **{name: value for name, value in overrides.items() if value is not None})
     if settings.negatives is not None and settings.min_negatives is None:
         policy = replace(policy, min_negatives=min(policy.min_negatives, settings.negatives))
-    sources = parse_sources(inputs.sources, job.tracker, name=settings.source_name)
+    sources = parse_sources(inputs.sources, job.tracker)
     _check_inputs(inputs, settings, policy, sources, has_report=has_report)
     score_filters = build_score_filters(settings, [name for name in sources.names if name not in sources.examples])
     by_source = settings.by == "source"

@@ -16,7 +16,7 @@ from drtk.data.corpus_ids import CorpusIds
 from drtk.data.examples import ParsedExample, parse_example_row, parse_query_id
 from drtk.data.readers import iter_json_rows, read_queries
 from drtk.data.rows import Row
-from drtk.data.runs import NamedRun, group_runs, is_named
+from drtk.data.runs import group_runs
 from drtk.data.trec import Judgments, iter_grouped_hits, read_qrels
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import read_index_manifest
@@ -66,29 +66,25 @@ class MiningSources:
         return [path for name in self.names for path in paths[name]]
 
 
-def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str = "") -> MiningSources:
+def parse_sources(arguments: Sequence[str], tracker: InputTracker) -> MiningSources:
     """Parse sources `NAME=PATH` or `PATH`, and detect whether each is a run, training examples or an index.
 
     Index folders of the same name are searched together as one index.
-    name: name of the source if there is only one; "": the file's or folder's name
     Raises UsageError if two sources that are not both indexes have the same name, MismatchError for another kind of
     file or folder.
     """
-    if name and len(arguments) > 1:
-        raise UsageError("one name is given for several runs; name each run: NAME=FILE")
-    has_name = name and not is_named(arguments[0])
-    grouped = {name: [NamedRun(name, arguments[0])]} if has_name else group_runs(arguments)
+    grouped = group_runs(arguments)
     sources = MiningSources(list(grouped))
-    for source_name, runs in grouped.items():
+    for name, runs in grouped.items():
         paths = [run.source for run in runs]
         folders = [path for path in paths if path != STANDARD and Path(path).is_dir()]
         for folder in folders:
             read_index_manifest(folder)
             tracker.inputs.append(describe_folder(folder))
         if folders == paths:
-            sources.indexes[source_name] = folders
+            sources.indexes[name] = folders
         elif len(paths) > 1:
-            raise UsageError(f"two sources have the name '{source_name}'; give each a name: NAME=FILE")
+            raise UsageError(f"two sources have the name '{name}'; give each a name: NAME=FILE")
         else:
             head = tracker.peek(paths[0])
             kind = sniff.sniff_kind(head)
@@ -98,7 +94,7 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker, *, name: str 
                     f"{_HINTS.get(kind, '')}"
                 )
             is_json = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
-            (sources.examples if is_json else sources.runs)[source_name] = paths[0]
+            (sources.examples if is_json else sources.runs)[name] = paths[0]
     return sources
 
 

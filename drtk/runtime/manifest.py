@@ -51,7 +51,7 @@ _OUTPUT_RECORD = re.compile(r"[^/]\.(meta|part)\.json$")  # manifest or journal 
 _NON_PATH_SETTINGS = {
     *("contrastive", "dev_measure", "device", "exclude", "field", "format", "heading", "kind"),
     *("language", "loss", "measure", "measures", "method", "passage_prompt", "policy", "pooling"),
-    *("prefix", "prompt", "query_prompt", "role", "select", "separator", "source_name", "split"),
+    *("prefix", "prompt", "query_prompt", "role", "select", "separator", "split"),
     *("tag", "task", "tasks", "title", "to"),
 }
 _CACHED_BYTES = 1 << 20  # the digests of larger input files are cached

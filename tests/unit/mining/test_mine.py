@@ -263,7 +263,6 @@ REJECTED = {  # options added to a call with a run and judgments, and the error
     "--policy nq": "`policy=nq` requires `queries` and `corpus`",
     "--policy sbert": "`ce_margin`, `ce_max` and `policy=sbert` require `scorer`",
     "--set ce_max=1": "`ce_margin`, `ce_max` and `policy=sbert` require `scorer`",
-    "--set source_name=x y.run": "one name is given for several runs",
     "--set scorer_logits=true": "--set scorer_logits requires --scorer",
     "--set unretrieved=keep --set max_score=3": "--set unretrieved requires --margin or --max-share",
     "--set match=regex --report r.txt": "`match` requires `policy=nq`",
@@ -334,7 +333,7 @@ def test_counts_of_queries_and_random_passages(capfd, folder):
     write_text(folder / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
     write_text(folder / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
     write_text(folder / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
-    options = "--qrels qrels.tsv --corpus corpus.jsonl --by source --set source_name=s -o out.jsonl"
+    options = "--qrels qrels.tsv --corpus corpus.jsonl --by source -o out.jsonl"
     run_command(capfd, "mine-negatives", "a.run", *options.split())  # by default, no random passages
     assert json.loads((folder / "out.jsonl").read_text())["negatives"] == ["other#3"]
     assert "with fewer than min_negatives" not in counts_of(folder / "out.jsonl")
@@ -354,7 +353,7 @@ def test_counts_of_queries_and_random_passages(capfd, folder):
     row = json.loads((folder / "out.jsonl").read_text())
     assert row["positives"] == ["book#7"]
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
-    assert set(row["sources"]["negatives"]) == {"s", "random"}
+    assert set(row["sources"]["negatives"]) == {"a", "random"}
     counts = counts_of(folder / "out.jsonl")
     assert [counts[name] for name in ("with fewer than min_negatives", "without judgments", "not retrieved")] == [
         1,

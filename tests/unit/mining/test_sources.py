@@ -294,12 +294,12 @@ def test_a_file_is_one_input_and_a_stream_is_read_alike(union, capfd):
     stream = QueryStream(parse_sources(["union.jsonl"], tracker), tracker)
     assert [query.query_id for query in stream] == ["q1", "q2"]
     assert [entry["bytes"] for entry in tracker.inputs] == [len(UNION)]  # though it is read three times
-    whole = run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--set", "source_name=u")
+    whole = run_command(capfd, "mine-negatives", "-q", "u=union.jsonl", *TEVATRON)
     for content in (UNION.encode(), gzip.compress(UNION.encode())):
         with open_pipe(content) as source:
-            assert run_command(capfd, "mine-negatives", "-q", source, *TEVATRON, "--set", "source_name=u") == whole
+            assert run_command(capfd, "mine-negatives", "-q", f"u={source}", *TEVATRON) == whole
     write_text(union / "array.json", json.dumps([json.loads(row) for row in UNION.splitlines()]))
-    assert run_command(capfd, "mine-negatives", "-q", "array.json", *TEVATRON, "--set", "source_name=u") == whole
+    assert run_command(capfd, "mine-negatives", "-q", "u=array.json", *TEVATRON) == whole
 
 
 def test_sources_scores_and_fields_of_all_lines_are_kept(union, capfd):
