@@ -235,6 +235,19 @@ def list_changed_fields(settings: Any) -> list[str]:
     return [item.name for item in fields(settings) if getattr(settings, item.name) != get_default(item)]
 
 
+def require_defaults(
+    settings: Any, reason: str, *, names: Iterable[str] | None = None, besides: Iterable[str] = ()
+) -> None:
+    """Raise UsageError if one of the fields `names` (None: all fields except `besides`) differs from its default.
+
+    reason: the error message after the field, for example "requires an index as a source"
+    """
+    checked = {item.name for item in fields(settings)} - {*besides} if names is None else {*names}
+    for name in list_changed_fields(settings):
+        if name in checked:
+            raise UsageError(f"`{name}` {reason}")
+
+
 def to_dict(settings: Any) -> dict[str, Any]:
     """Return the values of a settings object as plain data, as `meta.json` stores them."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()}

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from drtk.cli.decorators import filter_command
 from drtk.cli.options import Corpus, Device, Output, Queries, SkipCorpusCheck, make_argument, make_option, with_settings
-from drtk.config import list_changed_fields
+from drtk.config import require_defaults
 from drtk.data.runs import SCORED
 from drtk.errors import UsageError
 from drtk.retrieval.config import RerankSettings
@@ -67,10 +67,10 @@ def rerank(
         if vectors is None or any(option is not None for option in (corpus, queries, save_vectors)):
             problem = "HLATR models rerank by vectors; give --vectors, without --corpus, --queries and --save-vectors"
             raise UsageError(f"{model}: {problem}")
-        names = [name for name in list_changed_fields(settings) if name not in ("depth", "tag")]
-        names += ["skip_corpus_check"] * skip_corpus_check
-        if names:
-            raise UsageError(f"`{names[0]}` requires a cross-encoder; {model} reranks by --vectors alone")
+        reason = f"requires a cross-encoder; {model} reranks by --vectors alone"
+        require_defaults(settings, reason, besides=("depth", "tag"))
+        if skip_corpus_check:
+            raise UsageError(f"`skip_corpus_check` {reason}")
         _rerank_lists(source, str(folder), vectors, device, settings, runner_settings, job)
         return
     if corpus is None or queries is None:

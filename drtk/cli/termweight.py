@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from drtk.cli.decorators import filter_command
 from drtk.cli.options import Device, Output, Seed, make_argument, make_option, with_settings
-from drtk.config import METHOD, list_changed_fields
+from drtk.config import METHOD, list_changed_fields, require_defaults
 from drtk.errors import UsageError
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.expansion.term_weights import TERM_WEIGHTS
@@ -133,8 +133,7 @@ def termweight(
             raise UsageError("--train requires --corpus, --queries and --model")
         _train_model(str(train), corpus, queries, model, method, settings, training, seed, device, job)
         return
-    for name in list_changed_fields(training):
-        raise UsageError(f"`{name}` requires --train")
+    require_defaults(training, "requires --train")
     if corpus is not None or queries is not None:
         raise UsageError("--corpus and --queries require --train")
     if stopword_share and output == STANDARD and sys.stdout.isatty():

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from random import Random
 from typing import Any
 
-from drtk.config import to_dict
+from drtk.config import list_changed_fields, require_defaults, to_dict
 from drtk.data.checks import (
     CorpusOrigin,
     JudgedHitCounter,
@@ -390,7 +390,8 @@ def open_miner(
         queries.indexes = IndexSearch(sources.indexes, settings, inputs, depth=depth, corpus=corpus)
         if not queries.indexes.encodes_texts:
             reason = "has no effect: no dense index is searched with `queries`; omit it"
-            _check_no_effect(settings, ENCODER_OPTIONS, reason, model=inputs.model)
+            require_defaults(settings, reason, names=ENCODER_OPTIONS)
+            require_defaults(inputs, reason, names=("model",))
     job.tracker.inputs += [describe_folder(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
     if policy.min_negatives and settings.min_negatives is None and corpus is None:
         log(f"no random passages are added to reach {policy.min_negatives} negatives, because `corpus` is not given")
@@ -402,14 +403,6 @@ def open_miner(
         records = read_queries(inputs.queries, tracker=job.tracker)
         queries.queries_by_id = {query.id: query for query in records if queries.may_have_positives(query.id)}
     return miner
-
-
-def _check_no_effect(settings: MineSettings, names: Iterable[str], reason: str, **inputs: str | None) -> None:
-    """Raise UsageError if one of the settings `names` differs from its default, or one of `inputs` is given."""
-    changed = [name for name in names if getattr(settings, name) != getattr(MineSettings, name)]
-    changed += [name for name, value in inputs.items() if value is not None]
-    if changed:
-        raise UsageError(f"`{changed[0]}` {reason}")
 
 
 def _check_inputs(
@@ -438,16 +431,15 @@ def _check_inputs(
             raise UsageError(problem)
     if not (policy.answers or (has_report and has_texts)):
         reason = "requires `policy=nq`, or `report` with `queries` and `corpus`"
-        _check_no_effect(settings, ("match", "match_title"), reason)
+        require_defaults(settings, reason, names=("match", "match_title"))
     if not sources.indexes:
-        reason = "requires an index as a source"
-        _check_no_effect(settings, INDEX_OPTIONS, reason, model=inputs.model, query_vectors=inputs.query_vectors)
+        require_defaults(settings, "requires an index as a source", names=INDEX_OPTIONS)
+        require_defaults(inputs, "requires an index as a source", names=("model", "query_vectors"))
     if only_examples:
         reason = "requires a run or index as a source; filter training examples by `ce_margin` or `ce_max`"
-        _check_no_effect(settings, SCORE_LIMITS, reason)
+        require_defaults(settings, reason, names=SCORE_LIMITS)
     elif sources.examples:
-        limits = ("from_rank", *SCORE_LIMITS)
-        names = [f"`{name}`" for name in limits if getattr(settings, name) != getattr(MineSettings, name)]
+        names = [f"`{name}`" for name in list_changed_fields(settings) if name in ("from_rank", *SCORE_LIMITS)]
         if names:
             log(f"{', '.join(names)}: applied to runs and indexes only, not to training examples")
 

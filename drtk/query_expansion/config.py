@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from drtk.config import HARDWARE, METHOD, TRAINING, NoEffect, option, redeclare, setting
+from drtk.config import HARDWARE, METHOD, TRAINING, NoEffect, option, redeclare, require_defaults, setting
 from drtk.errors import UsageError
 from drtk.models.config import (
     NOT_BEAM,
@@ -93,9 +93,8 @@ class ExpansionSettings(GenerationSettings):
             raise UsageError(f"`kind` '{self.kind}': {problem}")
         if from_run and self.kind is not None and self.kind not in EXTRACTED_KINDS:
             raise UsageError(f"`kind` {self.kind} requires `model`; `from_run` supports {', '.join(EXTRACTED_KINDS)}")
-        for item in fields(self) if from_run else ():
-            if item.name not in _OF_RUN and getattr(self, item.name) != item.default:
-                raise UsageError(f"`{item.name}` requires `model`")
+        if from_run:
+            require_defaults(self, "requires `model`", besides=_OF_RUN)
 
 
 INPUT_LENGTHS = {"ri": 64, "rd": 256}  # tokens of a candidate (docs/methods/ear.md)

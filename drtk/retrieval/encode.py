@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.config import to_dict
+from drtk.config import require_defaults, to_dict
 from drtk.data.embeddings import SPARSE_KIND, ImpactShardWriter, ShardWriter, digest_records
 from drtk.data.readers import read_passages, read_queries
-from drtk.errors import DrtkError, MismatchError, UsageError
+from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import digest_tokenizer, digest_weights, load_encoder
 from drtk.models.config import SPARSE_POOLING, EncodeSettings, ImportedVectorSettings
 from drtk.models.device import choose_device, choose_dtype, iter_inputs, move_model, report_out_of_memory
@@ -283,11 +283,8 @@ def encode_corpus(
         model, role=role, settings=settings, device=device, load_weights=runner_settings.runner == "local"
     )
     others = ("dimensions", "model_file", "normalize", "vector_dtype") if embedder.is_sparse else ("max_active_dims",)
-    for name in others:
-        if getattr(settings, name) != getattr(EncodeSettings, name):
-            raise UsageError(
-                f"`{name}` has no effect on {model}, a {'sparse' if embedder.is_sparse else 'dense'} encoder; omit it"
-            )
+    kind = "sparse" if embedder.is_sparse else "dense"
+    require_defaults(settings, f"has no effect on {model}, a {kind} encoder; omit it", names=others)
     if settings.dimensions is not None and settings.dimensions > embedder.dimension:
         raise MismatchError(
             f"`dimensions={settings.dimensions}` must be at most {embedder.dimension}, the dimension of {model}"
