@@ -7,12 +7,10 @@ import errno
 import functools
 import io
 import os
-import re
 import resource
 import sys
 import traceback
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -255,21 +253,8 @@ def _report_error(error: Exception, *, verbose: bool) -> int | None:
         return None
     if verbose:
         traceback.print_exception(error)
-    _print_error(message + _suggest_path(message))
+    _print_error(message)
     return status
-
-
-def _suggest_path(message: str) -> str:
-    """Return "; did you mean PATH?" if a message is about a missing file or folder and one of a similar name exists."""
-    match = re.match("([^:]+): no such (?:file|folder)", message, re.IGNORECASE)
-    if match is None or os.path.exists(match[1]):
-        return ""
-    folder, name = os.path.split(match[1])
-    with contextlib.suppress(OSError):
-        for near in get_close_matches(name, os.listdir(folder or "."), cutoff=0.75):
-            if get_close_matches(name.split(".")[0], [near.split(".")[0]]):  # not only the extension is the same
-                return f"; did you mean {os.path.join(folder, near)}?"
-    return ""
 
 
 def _increase_file_limit() -> None:

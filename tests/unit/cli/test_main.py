@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,22 +79,6 @@ def fail(error: BaseException) -> Callable[[], None]:
 def test_each_error_has_an_exit_status_and_a_one_line_message(trip, act, status, message):
     actual = trip(act)
     assert (actual.status, actual.err) == (status, message)
-
-
-@pytest.mark.parametrize(
-    ("message", "meant"),
-    [
-        ("queris.jsonl: No such file or directory", "; did you mean queries.jsonl?"),
-        ("./tinny: no such folder", "; did you mean ./tiny?"),
-        ("corpus.tsv: No such file or directory", ""),
-        ("use.jsonl: No such file or directory", ""),  # only the extension is the same
-        ("queries.jsonl:3: no such folder", ""),
-    ],
-)
-def test_a_missing_file_suggests_a_similar_name(trip, message, meant, folder):
-    for name in ("queries.jsonl", "tiny"):
-        Path(name).touch()
-    assert trip(fail(errors.DrtkError(message))).err == f"drtk: {message}{meant}\n"
 
 
 def test_help_as_a_command(capfd):
