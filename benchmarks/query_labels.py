@@ -108,7 +108,7 @@ def time_search(system: str, folder: Path, depth: int, threads: int) -> dict[str
 
     tracker = InputTracker()
     index.search(read_queries(folder)[:WARM], depth)
-    labeling = Labeler(index, LabelSettings(depth=depth, max_rank=depth + 1, threads=threads))
+    settings = LabelSettings(depth=depth, max_rank=depth + 1, threads=threads)
     asked = iter_expansion_lines(
         str(folder / "expansions.jsonl"),
         load_queries(str(folder / "queries.jsonl"), tracker),
@@ -116,8 +116,9 @@ def time_search(system: str, folder: Path, depth: int, threads: int) -> dict[str
         check=AnswerCheck("tokens"),
     )
     job = FilterJob("label", "expansions", str(folder / f"labels.{os.getpid()}.jsonl"), tracker=tracker)
-    job.run_batches(asked, labeling.label)
-    return {"queries": labeling.num_searched, "seconds": labeling.seconds, "first": []}
+    start = time.perf_counter()
+    job.run_batches(asked, Labeler(index, settings).label)
+    return {"queries": job.counts["searched"], "seconds": time.perf_counter() - start, "first": []}
 
 
 def main() -> None:

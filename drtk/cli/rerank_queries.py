@@ -50,7 +50,6 @@ def rerank_queries__label(
     from drtk.query_expansion.label import AnswerCheck, Labeler
     from drtk.retrieval.search import PassageSearcher
     from drtk.runtime.manifest import describe_folder
-    from drtk.runtime.progress import log
 
     settings.check()
     searching = SearchSettings(k1=settings.k1, b=settings.b, threads=settings.threads)
@@ -60,16 +59,10 @@ def rerank_queries__label(
     job.lookups = (texts.corpus,)
     job.batch_size = settings.batch_size
     job.no_input_warning = "the input has no candidates, so nothing is labeled"
-    labeler = Labeler(texts, settings)
     candidates = iter_expansion_lines(source, questions, job.tracker, check=AnswerCheck(settings.match))
     job.find_problem = lambda _: describe_missing_texts(job.counts, texts.corpus)
-    job.run_batches(candidates, labeler.label, unit="candidates")
+    job.run_batches(candidates, Labeler(texts, settings).label, unit="candidates")
     warn_if_texts_missing(job.counts, texts.corpus)
-    if labeler.num_searched:
-        rate = labeler.num_searched / labeler.seconds
-        log(
-            f"rerank-queries label: searched {labeler.num_searched:,} queries and checked hits for answers, {rate:,.0f} queries/s"
-        )
 
 
 @with_settings(QueryRerankerConfig, preset=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -47,34 +46,21 @@ class AnswerCheck:
 
 
 class Labeler:
-    """Labeler of batches of candidates; matches the answers of a batch while it searches the next batch.
-
-    num_searched: number of searched queries; equal queries of a batch count once
-    """
+    """Labeler of batches of candidates; matches the answers of a batch while it searches the next batch."""
 
     def __init__(self, searcher: PassageSearcher, settings: LabelSettings) -> None:
         self._searcher, self._settings = searcher, settings
-        self._start_time = 0.0
-        self.num_searched = 0
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the start of the first search."""
-        return time.monotonic() - self._start_time if self._start_time else 0.0
 
     def label(self, batches: Iterator[list[ExpansionLine]]) -> Generator[BatchResult, None, None]:
         """Yield the result of each batch, in order."""
         pending: Future[BatchResult] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="drtk-label") as pool:
             for batch in batches:
-                self._start_time = self._start_time or time.monotonic()
                 queries = [expand_query(line.query.text, line.expansion.text) for line in batch]
-                num_searched = len(set(queries))
-                self.num_searched += num_searched
                 rankings = self._searcher.search(queries, self._settings.depth)
                 if pending is not None:
                     yield pending.result()
-                pending = pool.submit(self._label_batch, batch, rankings, num_searched)
+                pending = pool.submit(self._label_batch, batch, rankings, len(set(queries)))
             if pending is not None:
                 yield pending.result()
 
