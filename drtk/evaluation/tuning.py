@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from drtk.data.checks import JudgedHitCounter
 from drtk.data.readers import read_queries
@@ -23,8 +23,6 @@ from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log, track
 from drtk.runtime.streams import get_source_name
-
-Point = TypeVar("Point")
 
 
 class RankingScorer:
@@ -48,18 +46,6 @@ class RankingScorer:
             for query, ranking in rankings.items()
         }
         return float(self._evaluator("tuned", ids).overall[self.name])
-
-
-def grid_search(
-    points: Iterable[Point],
-    rank: Callable[[Point], Mapping[str, Ranking]],
-    score: Callable[[Mapping[str, Ranking]], float],
-) -> list[tuple[Point, float]]:
-    """Return (point, score) for every grid point, highest score first; ties keep the order of `points`.
-
-    rank: function from a point to {query id: ranking}
-    """
-    return sorted(((point, score(rank(point))) for point in points), key=lambda pair: -pair[1])
 
 
 def parse_grid(text: str) -> list[tuple[float, float]]:
@@ -138,7 +124,10 @@ def find_fusion_weights(
         }
 
     points = sorted(iter_weights(len(runs), settings.step), key=max)
-    scores = grid_search(track(points, "fuse", total=len(points), unit="weights"), rank_queries, score)
+    scores = [
+        (weights, score(rank_queries(weights))) for weights in track(points, "fuse", total=len(points), unit="weights")
+    ]
+    scores.sort(key=lambda pair: -pair[1])  # ties keep the order of the weights
     lines = [f"{','.join(f'{weight:g}' for weight in weights)}: {score.name} {value:.4f}" for weights, value in scores]
     for line in lines:
         log(f"fuse: weights {line}")
@@ -195,6 +184,7 @@ def tune_bm25(
             judged.add(query_id, [id for id, _ in ranking])
         return rankings
 
-    scores = grid_search(track(grid, "tune", total=len(grid), unit="points"), rank_queries, score)
+    scores = [(point, score(rank_queries(point))) for point in track(grid, "tune", total=len(grid), unit="points")]
+    scores.sort(key=lambda pair: -pair[1])  # ties keep the order of the grid
     judged.report_problem()
     return BM25Grid(score.name, scores, len(queries))

@@ -114,13 +114,7 @@ def _index_passages(
         count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
     job.counts |= {"passages": count, **text.counts}
     entries = {"encoder": None, "corpus": resolve_path(sources[0]), **text.manifest_entries}
-    return entries | _get_software(engine)
-
-
-def _get_software(engine: Any) -> dict[str, Any]:
-    """Return {"software": versions of the libraries of an index} for its manifest; {} if they are unknown."""
-    get_versions = getattr(engine, "get_versions", None)
-    return {"software": get_versions()} if get_versions else {}
+    return entries | ({"software": engine.get_versions()} if hasattr(engine, "get_versions") else {})
 
 
 def _index_impacts(
@@ -134,7 +128,7 @@ def _index_impacts(
     job.tracker.inputs += [describe_folder(source) for source in sources]
     with Progress("index", unit="passages") as progress:
         job.counts["passages"] = engine.build(passages, job.begin(), settings, progress=progress)
-    return entries | _get_software(engine)
+    return entries | {"software": engine.get_versions()}
 
 
 def _index_vectors(

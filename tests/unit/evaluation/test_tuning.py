@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 from drtk.errors import UsageError
-from drtk.evaluation.tuning import RankingScorer, grid_search, iter_weights, parse_grid
+from drtk.evaluation.tuning import RankingScorer, iter_weights, parse_grid
 from drtk.indexing.config import SearchSettings
 
 QRELS = {"q1": {"a#1": 1}, "q2": {"b#1": 1}}
-
-
-def test_grid_search_sorts_by_score_and_keeps_ties_in_order() -> None:
-    values = {1: 0.5, 2: 1.0, 3: 0.5, 4: 1.0}
-    scores = grid_search(values, lambda point: {"q": [("d", values[point])]}, lambda run: run["q"][0][1])
-    assert scores == [(2, 1.0), (4, 1.0), (1, 0.5), (3, 0.5)]
 
 
 def test_the_scorer_averages_over_all_judged_queries() -> None:
