@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from drtk.data.arrays import scale_to_unit_length
+from drtk.data.checks import warn_of_other_kind
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, SPARSE_KIND, check_finite, read_shards
 from drtk.data.readers import read_queries
@@ -274,20 +275,14 @@ Encode = Callable[[Sequence[str]], np.ndarray | list[dict[str, int]]]
 
 
 class TextQuerySearcher:
-    """Searcher of indexes with query texts.
-
-    encode: function from texts to vectors or impacts; None for an index of words
-    num_empty: number of blank queries so far, which get no hits
-    """
+    """Searcher of indexes with query texts. encode: function from texts to vectors or impacts; None for an index of words"""
 
     def __init__(self, indexes: IndexGroup, encode: Encode | None) -> None:
         self.indexes, self._encode = indexes, encode
-        self.num_empty = 0
 
     def __call__(self, queries: Sequence[Query], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
-        """Yield (query id, ranking) for each query, in order."""
+        """Yield (query id, ranking) for each query, in order; blank queries get no hits."""
         nonempty = [query for query in queries if query.text.strip()]
-        self.num_empty += len(queries) - len(nonempty)
         rankings: Iterator[Ranking] = iter(())
         if nonempty:
             texts = [query.text for query in nonempty]
@@ -311,8 +306,6 @@ class StoredQuerySearcher:
 
     Raises MismatchError for passage embeddings, for embeddings of another encoder, and for a sparse index.
     """
-
-    num_empty = 0
 
     def __init__(self, indexes: IndexGroup, folder: str) -> None:
         if indexes.reads != "vectors":
@@ -343,8 +336,6 @@ class StoredImpactSearcher:
 
     Raises MismatchError for passage embeddings, for embeddings of another encoder, and for an index of another type.
     """
-
-    num_empty = 0
 
     def __init__(self, indexes: IndexGroup, folder: str) -> None:
         if indexes.manifest["type"] != "impact":
@@ -482,6 +473,7 @@ def search_indexes(
             queries = searcher = (StoredImpactSearcher if is_sparse else StoredQuerySearcher)(indexes, source)
             job.tracker.inputs.append(describe_folder(source))
         else:
+            warn_of_other_kind(source, "query")
             encoder = make_query_encoder(indexes, settings, model)
             queries, searcher = read_queries(source, tracker=job.tracker), TextQuerySearcher(indexes, encoder)
             job.lookups = (encoder.model_name,) if encoder is not None and encoder.model_name else ()
@@ -493,27 +485,18 @@ def search_indexes(
                 raise MismatchError(f"{source}: contains no judged query; give the queries of {qrels}")
             queries = chain([first], queries)
 
-        num_hits, are_passages = 0, True  # queries with hits; whether each retrieved a passage with its own id
-
         def search_batch(batch: list[Any]) -> Iterator[bytes]:
-            nonlocal num_hits, are_passages
-            blank, without = -searcher.num_empty, 0
+            blank = sum(isinstance(query, Query) and not query.text.strip() for query in batch)
+            without = 0
             for query_id, ranking in searcher(batch, options):
                 yield format_run_lines(query_id, ranking, settings.tag)
                 without += not ranking
-                are_passages = are_passages and (not ranking or any(id == query_id for id, _ in ranking))
-            num_hits += len(batch) - without
-            blank += searcher.num_empty
             for name, count in (("without a word", blank), ("without hits", without - blank)):
                 if count:
                     job.counts[name] = job.counts.get(name, 0) + count
 
         job.batch_size = settings.batch_size or indexes.get_batch_size(options.k, as_lists=options.by is not None)
         job.run(queries, search_batch, unit="queries")
-        if are_passages and num_hits > 1:
-            warn(
-                f"{source}: each query retrieved the passage with its own id; expected queries, not the indexed passages"
-            )
 
 
 class PassageSearcher:
