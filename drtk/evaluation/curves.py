@@ -11,6 +11,7 @@ from drtk.data.readers import read_records
 from drtk.data.rows import Row
 from drtk.data.trec import Judgments
 from drtk.errors import DrtkError
+from drtk.evaluation.metrics import JudgedRanks, recall, success
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import get_source_name
 
@@ -33,14 +34,12 @@ def compute_recall_curve(
     hit_rate: bool = False,
 ) -> list[float]:
     """Return recall@k, or success@k if `hit_rate`, for each k in `depths`; queries without relevant documents count as 0."""
-    sums = [0.0] * len(depths)
-    for query, grades in judgments.items():
-        relevant = {id for id, grade in grades.items() if grade >= rel}
-        ranks = [rank for rank, id in enumerate(rankings.get(query, ()), start=1) if id in relevant]
-        for at, depth in enumerate(depths if relevant else ()):
-            hits = sum(rank <= depth for rank in ranks)
-            sums[at] += hits > 0 if hit_rate else hits / len(relevant)
-    return [total / len(judgments) for total in sums]
+    measure = success if hit_rate else recall
+    judged = [
+        (JudgedRanks.from_ranking(rankings.get(query, ()), grades), [*grades.values()])
+        for query, grades in judgments.items()
+    ]
+    return [sum(measure(*pair, rel=rel, cutoff=depth) for pair in judged) / len(judged) for depth in depths]
 
 
 @dataclass(frozen=True)

@@ -135,12 +135,11 @@ class Evaluator:
         Judged queries without a ranking count as 0, or are ignored if `retrieved_only`. Queries without judgments are ignored.
         tag: run tag, the value of the measure runid
         """
-        judged_ranks = {}
-        for query, grades in self.judgments.items():
-            if query in rankings:
-                pairs = [(rank, grades[id]) for rank, id in enumerate(rankings[query], start=1) if id in grades]
-                ranks, known_grades = zip(*pairs, strict=True) if pairs else ((), ())
-                judged_ranks[query] = JudgedRanks(ranks, known_grades, len(rankings[query]))
+        judged_ranks = {
+            query: JudgedRanks.from_ranking(rankings[query], grades)
+            for query, grades in self.judgments.items()
+            if query in rankings
+        }
         result = self._evaluate_ranks(name, judged_ranks, retrieved_only)
         queries = iter(result.per_query)
         while self.needs_rankings and (batch := list(islice(queries, _BATCH))):

@@ -18,6 +18,12 @@ class JudgedRanks:
     grades: Sequence[int]
     length: int
 
+    @classmethod
+    def from_ranking(cls, ids: Sequence[str], grades: Mapping[str, int]) -> JudgedRanks:
+        """Return the judged documents of a ranking. ids: document ids, best first; grades: judgments of the query"""
+        judged = [(rank, grades[id]) for rank, id in enumerate(ids, start=1) if id in grades]
+        return cls([rank for rank, _ in judged], [grade for _, grade in judged], len(ids))
+
     def truncate(self, depth: int | None) -> JudgedRanks:
         """Return the ranking truncated to its top `depth` ranks."""
         if depth is None or self.length <= depth:
