@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,7 +98,7 @@ class CandidateTokenizer:
     def _make_template(self) -> list[tuple[int, int, int]]:
         """Return the pieces of an input for `join_texts`."""
         is_pair = self._num_parts > 1
-        before, between, after = _find_special_tokens(self.tokenizer, *["b"] * is_pair)
+        before, between, after = _find_special_tokens(self.tokenizer, is_pair=is_pair)
         second = self.tokenizer("a", "b")["token_type_ids"][-1] if self.with_types and is_pair else 0
         template = [(SPECIAL, id, 0) for id in before] + [(0, 0, 0)]
         for part in range(1, self._num_parts):  # the first separator belongs to the first segment
@@ -120,15 +121,12 @@ class CandidateTokenizer:
         return join_texts(texts.ids, texts.starts[rows], kept, self._template, with_types=self.with_types)
 
 
-def _find_special_tokens(tokenizer: Any, *second: str) -> tuple[list[int], list[int], list[int]]:
-    """Return the special tokens before, between and after the texts: one text, or a pair if `second` is given."""
-    encoded = tokenizer("a", *second, return_special_tokens_mask=True)
-    runs: list[list[int]] = [[]]
-    for id, is_special in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True):
-        if is_special:
-            runs[-1].append(id)
-        elif runs[-1] or len(runs) == 1:
-            runs.append([])
-    if not second:
-        return runs[0], [], runs[-1] if len(runs) > 1 else []
-    return runs[0], runs[1] if len(runs) > 2 else [], runs[-1]
+def _find_special_tokens(tokenizer: Any, *, is_pair: bool) -> tuple[list[int], list[int], list[int]]:
+    """Return the special tokens before, between and after the texts: one text, or a pair of texts."""
+    encoded = tokenizer("a", "b" if is_pair else None, return_special_tokens_mask=True)
+    tokens = zip(encoded["special_tokens_mask"], encoded["input_ids"], strict=True)
+    groups = [(is_special, [id for _, id in group]) for is_special, group in groupby(tokens, key=itemgetter(0))]
+    texts = [at for at, (is_special, _) in enumerate(groups) if not is_special]
+    before = groups[0][1] if texts[0] > 0 else []
+    between = groups[texts[0] + 1][1] if len(texts) > 1 else []
+    return before, between, groups[-1][1] if texts[-1] < len(groups) - 1 else []
