@@ -19,6 +19,7 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, Valu
 from drtk.evaluation.judged_runs import JudgedRankings, log_missing_queries, read_rankings
 from drtk.evaluation.measures import Measure, parse_measures
 from drtk.evaluation.result_table import format_results
+from drtk.models.generator_input import format_passage
 from drtk.records import Prediction
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import Progress, log_detail, warn
@@ -275,7 +276,7 @@ class AnswerFinder:
     """
 
     def __init__(self, corpus: str, match: str, title: bool) -> None:  # sent to workers
-        self._store, self._match, self._title = CorpusStore.open(corpus), MATCHERS[match], title
+        self._store, self._match, self._title = CorpusStore.open(corpus), MATCHERS[match], "join" if title else "none"
 
     def __call__(self, questions: Sequence[Question]) -> list[AnswerMatch]:
         return [self._find_answer(*question) for question in questions]
@@ -287,7 +288,7 @@ class AnswerFinder:
             passage = self._store.get(id)
             if passage is None:
                 return AnswerMatch(query_id, None, id, counts)
-            text = f"{passage.title} {passage.text}" if self._title and passage.title else passage.text
+            text = format_passage(passage, self._title)
             counts[PASSAGES] += 1
             counts[WITHOUT_TEXT] += not text.strip()
             if contains(text):

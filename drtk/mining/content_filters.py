@@ -56,7 +56,8 @@ class AnswerFilter(ContentFilter):
 
     def __init__(self, passages: PassageCache, match: str, *, title: bool, counts: dict[str, Any]) -> None:
         super().__init__(1.0)
-        self._passages, self._match, self._title, self._counts = passages, MATCHERS[match], title, counts
+        self._passages, self._match, self._counts = passages, MATCHERS[match], counts
+        self._title = "join" if title else "none"
 
     def measure_passages(self, pools: Sequence[CandidatePool], ids: Sequence[Sequence[str]]) -> None:
         self._passages.load(id for pool_ids in ids for id in pool_ids)
@@ -66,8 +67,7 @@ class AnswerFilter(ContentFilter):
             contains_answer = self._match((query.answers if query else None) or ())
             if contains_answer:
                 for id in pool_ids:
-                    passage = self._passages[id]
-                    text = f"{passage.title} {passage.text}" if self._title and passage.title else passage.text
+                    text = format_passage(self._passages[id], self._title)
                     pool.set_value(id, self.name, float(contains_answer(text)))
                     counts[WITHOUT_TEXT] += not text.strip()
                 counts[PASSAGES] += len(pool_ids)

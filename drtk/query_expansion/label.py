@@ -11,6 +11,7 @@ from typing import Any
 from drtk.data.checks import PASSAGES, WITHOUT_TEXT
 from drtk.data.rows import dump
 from drtk.indexing.base import Ranking
+from drtk.models.generator_input import format_passage
 from drtk.query_expansion.candidates import ExpansionLine
 from drtk.query_expansion.config import LabelSettings
 from drtk.records import Expansion, Passage, Query
@@ -89,7 +90,7 @@ class _AnswerMatcher:
 
     def __init__(self, query: Query, searcher: PassageSearcher, settings: LabelSettings, counts: Counter[str]) -> None:
         self.query = query
-        self._searcher, self._with_title, self._counts = searcher, settings.match_title, counts
+        self._searcher, self._title, self._counts = searcher, "join" if settings.match_title else "none", counts
         self._contains: Any = MATCHERS[settings.match](query.answers or ())
         self._passages: dict[str, Passage] = {}
         self._has_answer: dict[str, bool] = {}  # by passage id
@@ -102,8 +103,7 @@ class _AnswerMatcher:
     def contains_answer(self, id: str) -> bool:
         """Return whether the text of a passage (with `match_title`: title and text) contains an answer."""
         if id not in self._has_answer:
-            passage = self.get_passage(id)
-            text = f"{passage.title} {passage.text}" if self._with_title and passage.title else passage.text
+            text = format_passage(self.get_passage(id), self._title)
             self._has_answer[id] = bool(self._contains(text))
             self._counts[PASSAGES] += 1
             if not text.strip():
