@@ -43,9 +43,10 @@ def find_qrels(folder: Path, split: str) -> Path:
     if path := find_file(folder / "qrels", f"{split}.tsv"):
         return path
     splits = list_splits(folder)
-    if len(splits) == 1 and (split, splits[0]) != ("train", "test"):
+    only = find_file(folder / "qrels", f"{splits[0]}.tsv") if len(splits) == 1 else None
+    if only and (split, splits[0]) != ("train", "test"):
         log(f"{folder}: has no split '{split}'; using its only split, '{splits[0]}'")
-        return find_qrels(folder, splits[0])
+        return only
     has = f"only {', '.join(splits)}" if splits else "no judgments"
     raise DrtkError(f"{folder}: has no qrels/{split}.tsv, {has}; choose another split, or give a file of judgments")
 

@@ -10,24 +10,40 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from drtk.errors import DrtkError
+
 
 class DuplicateFinder:
-    """Finder of keys that are added more than once, such as repeated ids, in bounded memory."""
+    """Finder of keys that are added more than once, such as repeated ids, in bounded memory.
+
+    Its methods raise DrtkError if the disk with the temporary files is full.
+    """
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("")  # a temporary database, of which only a cache is in memory
+        self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("CREATE TABLE pairs (key TEXT, value TEXT)")
 
     def add(self, key: str, value: str) -> None:
         """Add the pair (key, value), such as an id and the line where it occurs."""
-        self._database.execute("INSERT INTO pairs VALUES (?, ?)", (key, value))
+        try:
+            self._database.execute("INSERT INTO pairs VALUES (?, ?)", (key, value))
+        except sqlite3.OperationalError as error:
+            raise _convert_error(error) from error
 
     def iter_duplicates(self) -> Iterator[tuple[str, list[str]]]:
         """Yield (key, values in the order they were added) for each key that was added more than once."""
         repeated = "SELECT key FROM pairs GROUP BY key HAVING count(*) > 1"
-        rows = self._database.execute(f"SELECT * FROM pairs WHERE key IN ({repeated}) ORDER BY key, rowid")
-        for key, pairs in groupby(rows, key=itemgetter(0)):
-            yield key, [value for _, value in pairs]
+        try:
+            rows = self._database.execute(f"SELECT * FROM pairs WHERE key IN ({repeated}) ORDER BY key, rowid")
+            for key, pairs in groupby(rows, key=itemgetter(0)):
+                yield key, [value for _, value in pairs]
+        except sqlite3.OperationalError as error:
+            raise _convert_error(error) from error
+
+
+def _convert_error(error: sqlite3.OperationalError) -> DrtkError:
+    return DrtkError(f"temporary files for repeated ids: {error}; free disk space, or set $TMPDIR to another disk")
 
 
 # Name of a check -> (True for an error or False for a warning, description).

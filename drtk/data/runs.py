@@ -38,7 +38,8 @@ def group_runs(arguments: Sequence[str], *, are_logs: bool = False) -> dict[str,
 
     Without NAME, use the file name without suffix, and folders if names are equal.
     are_logs: whether the files are training logs; runs/mlm/log.jsonl is named mlm
-    Raises UsageError for a file that is given twice, and for a NAME that is also the name of a file without NAME.
+    Raises UsageError for stdin given twice, a file given twice under one name, and a NAME that is also the name of a file
+    without NAME.
     """
     plain = [argument for argument in arguments if not is_named(argument)]
     names = _find_unique_suffixes([_split_path(path, are_logs) for path in plain])
@@ -47,7 +48,7 @@ def group_runs(arguments: Sequence[str], *, are_logs: bool = False) -> dict[str,
     sources: set[str] = set()
     for argument in arguments:
         name, source = (default_names[argument], argument) if argument in plain else argument.split("=", 1)
-        if source in sources:
+        if source in sources and (source == STANDARD or name in systems):
             raise UsageError(
                 "stdin can be given for one run only; use files for the others"
                 if source == STANDARD

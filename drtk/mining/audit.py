@@ -129,7 +129,7 @@ class Audit:
         if self._opened is None:  # opened late, after the job has read its journal
             offset = self._job.counts.get("audit", {}).get("bytes", 0)
             part, final = Path(f"{self._target}.part"), Path(self._target)
-            if offset and not part.exists() and final.exists():
+            if offset and not self._scratch and not part.exists() and final.exists():
                 final.rename(part)  # the job was killed after it renamed this file, before it renamed its own
             self._opened = Output(self._target, append_at=offset or None)
             self._job.side_outputs.append(self._opened)

@@ -35,7 +35,6 @@ from drtk.training.distributed import all_reduce_sum, gather_rows, get_world_siz
 from drtk.training.fit import MICRO_FILE, DrtkTrainer, NonFiniteLossError, enable_gradient_checkpointing, fit
 
 MICRO_BATCH = 32  # default on a CPU, and with padding, which is less in micro-batches of similar length
-MEMORY_ADVICE = "`gradient_checkpointing` or a smaller `batch_size` or `max_length`"
 EncoderScorer = Callable[[TextEncoder], float]
 
 
@@ -217,6 +216,9 @@ def pretrain(
         elif uses_micro_batches(network, arguments):
             micro_batch = MICRO_BATCH
     micro_batch = min(micro_batch, schedule.batch)
+    memory_advice = (
+        f"`gradient_checkpointing` or a smaller {'`batch_size` or ' * needs_whole_batch(network)}`max_length`"
+    )
     if settings.gradient_checkpointing:
         enable_gradient_checkpointing(network.backbone)
     if settings.compile:
@@ -225,7 +227,7 @@ def pretrain(
     if get_world_size() > 1:
         share_batch_norm(network)
     if network.generator is not None:
-        with report_out_of_memory(arguments.device, f"{MEMORY_ADVICE} may help"):
+        with report_out_of_memory(arguments.device, f"{memory_advice} may help"):
             network.generator.to(arguments.device)
     exporter = EncoderExporter(folder, network, tokenizer, settings)
     batches = data.build_held_out_batches(BATCH_SIZE) if len(data.held_out) > 1 else []
@@ -263,7 +265,7 @@ def pretrain(
         micro_batch=micro_batch,
         trainer_class=Pretrainer,
         callbacks=[exporter],
-        memory_advice=MEMORY_ADVICE,
+        memory_advice=memory_advice,
     )
     return {"micro_batch": micro_batch} | summary
 

@@ -191,6 +191,8 @@ def ensure_cache_folder(
             try:
                 write_json(making / CACHE_MANIFEST, {**build(making), "files": record_sizes(making)})
                 sync_tree(making)
+                if is_ready():  # built by another process, without locks
+                    return False
                 shutil.rmtree(folder, ignore_errors=True)
                 making.rename(folder)
                 sync(folder.parent)

@@ -290,7 +290,7 @@ def test_judgments_are_checked(cwd, capfd, tmp_path):
         ("", DrtkError, "qrels: contains no judgments"),
         ("x\td1\t1\n", MismatchError, r"no query has judgments \(first query id: 'q0' in the runs, 'x' in the qrels\)"),
         ("q0\td1\t1\nq0\td1\t2\n", RecordError, "qrels:2: passage 'd1' is judged twice for query 'q0'"),
-        ("q1\td1\t1\nq2\tzz\t1\nq3\tzz\t1\n", RecordError, r"qrels:2: passage 'zz' is not in the corpus \(1 more"),
+        ("q1\td1\t1\nq2\tzz\t1\nq3\tzz\t1\n", RecordError, r"qrels:2: passage 'zz' is not in the corpus$"),
     ):
         write_text(tmp_path / "qrels", content)
         with pytest.raises(fault, match=problem):
