@@ -164,8 +164,11 @@ def format_results() -> str:
 
 
 def test_over_seeds(system: dict[str, Any], other: dict[str, Any]) -> float | None:
-    """Return the p value of Welch's t-test of the means over seeds, two-sided; None unless both systems have three."""
-    if min(system["runs"], other["runs"]) < 3:
+    """Return the p value of Welch's t-test of the means over seeds, two-sided.
+
+    None unless both systems have three runs and one of them depends on the seed.
+    """
+    if min(system["runs"], other["runs"]) < 3 or not (system["sd"] or other["sd"]):
         return None
     statistics = [value for found in (system, other) for value in (found["mean"], found["sd"], found["runs"])]
     return float(ttest_ind_from_stats(*statistics, equal_var=False).pvalue)
