@@ -125,7 +125,7 @@ def test_a_resumed_run_ends_in_the_weights_of_an_uninterrupted_one(preset, more,
 
 def test_out_of_memory_names_the_option_to_lower_and_resume_accepts_it(files, tmp_path, capsys):
     assert fail(files, tmp_path / "m", 6, full) == (
-        "cpu: out of memory at step 6; --set gradient_checkpointing or a smaller --batch-size or --max-length may help; "
+        "cpu: out of memory at step 6; --set gradient_checkpointing or a smaller --max-length may help; "
         "--resume continues after step 5"
     )
     assert checkpoints(tmp_path / "m") == ["checkpoint-5", "checkpoint-4"]

@@ -199,14 +199,7 @@ def test_the_head_of_a_cross_encoder_is_negated(data, tmp_path, capfd):
     assert float(again[0]) == pytest.approx(float(actual[0]), abs=5e-5)
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--set depth=99", "`depth=99`: .*labeled.jsonl was labeled with `depth=100`"),
-        ("--set micro_batch_size=3", "`micro_batch_size` 3: must divide the batch size of each device, 4"),
-    ],
-)
-def test_options_that_contradict_the_data_are_rejected(data, tmp_path, more, message):
-    with pytest.raises(DrtkError, match=message):
-        run(data, tmp_path / "m", more)
+def test_a_micro_batch_that_does_not_divide_the_batch_is_rejected(data, tmp_path):
+    with pytest.raises(DrtkError, match="`micro_batch_size` 3: must divide the batch size of each device, 4"):
+        run(data, tmp_path / "m", "--set micro_batch_size=3")
     assert not (tmp_path / "m").exists()
