@@ -48,7 +48,7 @@ def find_qrels(folder: Path, split: str) -> Path:
         log(f"{folder}: has no split '{split}'; using its only split, '{splits[0]}'")
         return only
     has = f"only {', '.join(splits)}" if splits else "no judgments"
-    raise DrtkError(f"{folder}: has no qrels/{split}.tsv, {has}; choose another split, or give a file of judgments")
+    raise DrtkError(f"{folder}: has no qrels/{split}.tsv, {has}; give a file of judgments, or another split")
 
 
 def choose_dev_split(folder: str | Path) -> str:

@@ -133,7 +133,9 @@ def load_pretrained(
     if problems:
         code = "" if is_remote_code_trusted() else _find_remote_code(folder)
         advice = (
-            f"the model requires remote code ({code}); {TRUST_ADVICE}" if code else "restore weights and config.json"
+            f"the model requires remote code ({code}); {TRUST_ADVICE}"
+            if code
+            else "rename the weights, or restore weights and config.json"
         )
         raise MismatchError(f"{folder}: its weights do not match its config.json ({'; '.join(problems)}); {advice}")
     return model, [*missing, *shapes]

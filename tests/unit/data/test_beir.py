@@ -35,7 +35,9 @@ def test_the_only_split_is_used_and_logged(tmp_path: Path, caplog: pytest.LogCap
     assert find_qrels(folder, "test") == folder / "qrels" / "dev.tsv.gz"
     assert caplog.messages == [f"{folder}: has no split 'test'; using its only split, 'dev'"]
     write_text(folder / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
-    with pytest.raises(DrtkError, match=r"has no qrels/test\.tsv, only dev, train; choose another split"):
+    with pytest.raises(
+        DrtkError, match=r"has no qrels/test\.tsv, only dev, train; give a file of judgments, or another split"
+    ):
         find_qrels(folder, "test")
 
 

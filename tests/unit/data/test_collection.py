@@ -46,12 +46,14 @@ def test_parts_of_a_beir_folder(folder: Path) -> None:
     ]
     assert resolve_collection_file(str(folder), "qrels", split="train") == str(folder / "qrels" / "train.tsv")
     with pytest.raises(
-        DrtkError, match=r"c: has no qrels/test\.tsv, only dev, train; choose another split, or give a file"
+        DrtkError, match=r"c: has no qrels/test\.tsv, only dev, train; give a file of judgments, or another split"
     ):
         resolve_collection_file(str(folder), "qrels")
     (folder / "qrels" / "train.tsv").unlink()
     (folder / "qrels" / "dev.tsv").rename(folder / "qrels" / "test.tsv")
-    with pytest.raises(DrtkError, match=r"c: has no qrels/train\.tsv, only test; choose another split, or give a file"):
+    with pytest.raises(
+        DrtkError, match=r"c: has no qrels/train\.tsv, only test; give a file of judgments, or another split"
+    ):
         resolve_collection_file(str(folder), "qrels", split="train")
     (folder / "queries.jsonl").unlink()
     with pytest.raises(DrtkError, match=r"c: has no queries\.jsonl; expected a BEIR folder"):

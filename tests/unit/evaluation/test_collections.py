@@ -97,7 +97,9 @@ def test_only_split_of_a_collection_is_used(beir: Path, capfd: pytest.CaptureFix
     _, messages = run_eval(capfd, "runs")
     assert "has no split 'test'; using its only split, 'dev'" in messages
     write_text(beir / "beir" / "scifact" / "qrels" / "train.tsv", QRELS)
-    with pytest.raises(DrtkError, match=r"has no qrels/\w+\.tsv, only dev, train; choose another split"):
+    with pytest.raises(
+        DrtkError, match=r"has no qrels/\w+\.tsv, only dev, train; give a file of judgments, or another split"
+    ):
         run_eval(capfd, "runs")
 
 

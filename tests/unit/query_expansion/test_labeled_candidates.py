@@ -79,6 +79,11 @@ def test_a_candidate_has_its_own_depth_if_it_records_one():
     assert all_ranks(both) == [[1, 2, 3], [1, 101, 101]]
     assert both.depth == [1, 100]
     assert LabeledCandidates([own], default_depth=100, max_rank=101).depth == 1
+    mixed = replace(shallow, expansions=(*own.expansions[:1], *shallow.expansions[1:]))
+    with pytest.raises(
+        UsageError, match="query 'q1': candidates of kind 'answer' were labeled with the depths 1 and 100"
+    ):
+        LabeledCandidates([mixed], default_depth=100, max_rank=101)
 
 
 def test_repeated_candidates_count_once_in_training_and_evaluation():
@@ -90,6 +95,17 @@ def test_repeated_candidates_count_once_in_training_and_evaluation():
     # two candidates of one text and one rank teach nothing
     first = replace(repeated, expansions=repeated.expansions[:2])
     assert len(LabeledCandidates([first], default_depth=9, max_rank=10)) == 0
+
+
+def test_ranks_beyond_an_unrecorded_depth_are_reported(data, tmp_path, caplog):
+    rows = read_rows(data / "labeled.jsonl")
+    for row in rows:
+        row.pop("depth", None)
+    load(data, write_rows(tmp_path / "in", rows))
+    assert "count as no answer found" not in caplog.text
+    rows[0]["rank"], rows[1]["rank"] = 700, 1001
+    load(data, write_rows(tmp_path / "in", rows))
+    assert "ranks above 100, such as 700, count as no answer found; set `depth`" in caplog.text
 
 
 def test_lists_of_one_rank_are_dropped_and_counted(data, tmp_path):
