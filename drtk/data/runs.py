@@ -45,10 +45,11 @@ def group_runs(arguments: Sequence[str], *, are_logs: bool = False) -> dict[str,
     names = _find_unique_suffixes([_split_path(path, are_logs) for path in plain])
     default_names = dict(zip(plain, names, strict=True))
     systems: dict[str, list[NamedRun]] = {}
-    sources: set[str] = set()
+    seen: set[tuple[str, str]] = set()  # (name, source); stdin once under any name
     for argument in arguments:
         name, source = (default_names[argument], argument) if argument in plain else argument.split("=", 1)
-        if source in sources and (source == STANDARD or name in systems):
+        key = ("", source) if source == STANDARD else (name, source)
+        if key in seen:
             raise UsageError(
                 "stdin can be given for one run only; use files for the others"
                 if source == STANDARD
@@ -56,7 +57,7 @@ def group_runs(arguments: Sequence[str], *, are_logs: bool = False) -> dict[str,
             )
         if argument not in plain and name in names:
             raise UsageError(f"the name '{name}' is given twice; give each its own: NAME=PATH")
-        sources.add(source)
+        seen.add(key)
         runs = systems.setdefault(name, [])
         runs.append(NamedRun(name if not runs else f"{name}, run {len(runs) + 1}", source))
     return systems

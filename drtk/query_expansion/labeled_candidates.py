@@ -139,13 +139,16 @@ def load_labeled_candidates(
         return describe_missing_label(expansion, rank=True, top1=settings.variant == "rd")
 
     lists = iter_expansion_lists(source, queries, tracker, check=check)
-    labeled = LabeledCandidates(
-        (candidates for candidates in lists if kind in (None, candidates.kind)),
-        default_depth=settings.depth,
-        max_rank=settings.max_rank,
-        max_candidates=settings.candidates if for_training else None,
-        keep_ties=not (for_training and settings.skip_ties),
-    )
+    try:
+        labeled = LabeledCandidates(
+            (candidates for candidates in lists if kind in (None, candidates.kind)),
+            default_depth=settings.depth,
+            max_rank=settings.max_rank,
+            max_candidates=settings.candidates if for_training else None,
+            keep_ties=not (for_training and settings.skip_ties),
+        )
+    except UsageError as error:
+        raise UsageError(f"{get_source_name(source)}: {error}") from error
     if len(labeled.beyond_depth) > 1:  # a single rank may stand for "no answer found"
         warn(
             f"{get_source_name(source)}: ranks above {settings.depth}, such as {min(labeled.beyond_depth)}, count as no answer found; "
