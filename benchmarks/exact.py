@@ -29,7 +29,7 @@ import torch
 from drtk.data.trec import format_run_lines
 from drtk.indexing.base import RankedIds
 from drtk.indexing.config import DenseSearchSettings
-from drtk.indexing.exact import EMPTY_KEY, ExactIndex, merge_top_k
+from drtk.indexing.exact import ExactIndex, TopKeys
 from drtk.indexing.vectors import VECTORS
 
 BLOCK = DenseSearchSettings().block
@@ -69,10 +69,10 @@ def time_parts(passages: np.ndarray, queries: np.ndarray, k: int, rounds: int) -
     scored = [query_vectors @ block.T for block in blocks]
 
     def find_candidates() -> torch.Tensor:
-        keys = torch.full((len(query_vectors), k), EMPTY_KEY, dtype=torch.int64)
+        top = TopKeys(len(query_vectors), k, torch.device("cpu"))
         for at, scores in enumerate(scored):
-            keys = merge_top_k(keys, scores, ranks[at * BLOCK : at * BLOCK + scores.shape[1]])
-        return keys
+            top.add_scores(scores, ranks[at * BLOCK : at * BLOCK + scores.shape[1]])
+        return top.get_keys()
 
     seconds = {
         "products, fresh memory": time_best_of(multiply_fresh, rounds),

@@ -25,8 +25,8 @@ _GROUP_SIZE, _GPU_GROUP_SIZE = 1024, 4096  # queries per matrix product
 _GPU_BLOCK = 262_144  # passages per matrix product
 _MIN_BLOCK = 8192  # blocks up to this size are not halved if memory runs out
 _PAIRS = 1 << 18  # pairs of a query and a passage that are scored at once
-_CANDIDATES = 1 << 14  # per query, merged at once; limits memory if all scores of a query are equal
-_KEYS_PER_PASS = 1 << 25  # 256 MB, over all shards; limits the queries that are scored in one pass over the passages
+_ROOM = 256  # sort keys per query, beside twice the depth
+_KEYS_PER_PASS = 1 << 26  # 512 MB, over all shards; limits the queries that are scored in one pass over the passages
 # Matrices are padded with zeros to whole tiles. Libraries sum partial tiles in another order, so scores of equal vectors
 # would differ in the last bit instead of being tied.
 QUERY_TILE, PASSAGE_TILE = 32, 64
@@ -171,7 +171,7 @@ class ExactIndex:
         return k if self._full is None else min(len(self), k * self._settings.rescore)
 
     def _get_pass_size(self, depth: int) -> int:
-        return max(self._group_size, _KEYS_PER_PASS // (depth * len(self._shards)))
+        return max(self._group_size, _KEYS_PER_PASS // ((2 * depth + _ROOM) * len(self._shards)))
 
     def _find_top_keys(self, vectors: np.ndarray, depth: int) -> Tensor:
         """Return the sort keys of the top `depth` passages of each query, unsorted, (queries, depth)."""
@@ -204,27 +204,26 @@ class ExactIndex:
 
         The vectors of the shard are read once, for all queries. EMPTY_KEY pads the keys of a shard with fewer passages.
         """
-        groups, keys = [], []
+        groups, tops = [], []
         for part in _split_rows(vectors if self._scale is None else vectors * self._scale, self._group_size):
             padded = -(-len(part) // QUERY_TILE) * QUERY_TILE
             groups.append(torch.from_numpy(np.pad(part, ((0, padded - len(part)), (0, 0)))).to(shard.device))
-            keys.append(torch.full((len(part), depth), EMPTY_KEY, dtype=torch.int64, device=shard.device))
+            tops.append(TopKeys(len(part), depth, shard.device))
         buffer: Tensor | None = None
         for block, ranks in read_ahead(_iter_blocks(shard, self._block)):
             if buffer is None:  # allocated once: new memory for each block costs up to a quarter of the time
                 buffer = torch.empty((len(groups[0]), len(block)), dtype=self._product_dtype, device=shard.device)
             coarse = _Float16Block(block, len(ranks)) if self._product_dtype == torch.float16 else None
-            for number, queries in enumerate(groups):
+            for queries, top in zip(groups, tops, strict=True):
                 scores = buffer[: len(queries)]
-                if coarse is not None and (merged := coarse.merge(keys[number], queries, ranks, scores)) is not None:
-                    keys[number] = merged
+                if coarse is not None and coarse.add_to(top, queries, ranks, scores):
                     continue
                 scores = torch.mm(queries, block.T, out=scores if coarse is None else None)
                 # A NaN or infinite number in a passage vector makes its score for any query NaN or infinite.
                 if not bool((finite := scores[0, : len(ranks)].isfinite()).all()):
                     raise self.ids.make_score_error(int(self.ids.get_rows_of_ranks(ranks[~finite].cpu().numpy())[0]))
-                keys[number] = merge_top_k(keys[number], scores[: len(keys[number]), : len(ranks)], ranks)
-        return torch.cat(keys).cpu()
+                top.add_scores(scores[: len(top), : len(ranks)], ranks)
+        return torch.cat([top.get_keys() for top in tops]).cpu()
 
 
 def _iter_blocks(shard: _DeviceShard, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -245,46 +244,61 @@ def _split_rows(vectors: np.ndarray, size: int) -> list[np.ndarray]:
     return [vectors[start : start + size] for start in range(0, len(vectors), size)]
 
 
-def merge_top_k(sort_keys: Tensor, scores: Tensor, ranks: Tensor) -> Tensor:
-    """Merge the scores of a block of passages into the top `depth` sort keys of each query; return the new keys, unsorted.
+class TopKeys:
+    """The largest sort keys of each query, and room for candidates, which are merged when the room is full.
 
-    sort_keys: keys of `pack_sort_keys`, (queries, depth) int64, padded with EMPTY_KEY
-    scores: (queries, block) float32
-    ranks: rank of each passage id in sorted order, (block,) int64
-    A score equal to the lowest score in `sort_keys` is a candidate too, so that ties at rank `depth` are broken by id.
+    floor: lowest score in the top `depth` at the last merge, -inf if there are fewer, (queries,); lower scores are no candidates
     """
-    depth = sort_keys.shape[1]
-    floor = unpack_scores(sort_keys.amin(dim=1))
-    can_raise_floor = scores.shape[1] > depth
-    if can_raise_floor and bool((floor == -torch.inf).any()):
-        floor, can_raise_floor = torch.maximum(floor, _find_kth_scores(scores, depth)), False
-    rows, columns, values = _find_at_least(scores, floor)
-    if can_raise_floor and len(rows) > MAX_CANDIDATES * depth * len(sort_keys):
-        floor = torch.maximum(floor, _find_kth_scores(scores, depth))
+
+    def __init__(self, queries: int, depth: int, device: torch.device) -> None:
+        self.depth, self._room = depth, depth + _ROOM
+        self._keys = torch.full((queries, depth + self._room), EMPTY_KEY, device=device)
+        self._used = torch.full((queries,), depth, device=device)  # columns of each query before its empty room
+        self.floor = torch.full((queries,), -torch.inf, device=device)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add_scores(self, scores: Tensor, ranks: Tensor) -> None:
+        """Add the scores (queries, block) float32 of a block of passages, given the rank of each passage id, (block,) int64.
+
+        A score equal to the floor is a candidate too, so that ties at rank `depth` are broken by id.
+        """
+        floor, can_raise_floor = self.floor, scores.shape[1] > self.depth
+        if can_raise_floor and bool((floor == -torch.inf).any()):
+            floor, can_raise_floor = torch.maximum(floor, _find_kth_scores(scores, self.depth)), False
         rows, columns, values = _find_at_least(scores, floor)
-    return _add_candidates(sort_keys, rows, pack_sort_keys(values, ranks[columns]))
+        if can_raise_floor and len(rows) > MAX_CANDIDATES * self.depth * len(self):
+            floor = torch.maximum(floor, _find_kth_scores(scores, self.depth))
+            rows, columns, values = _find_at_least(scores, floor)
+        self.add(rows, pack_sort_keys(values, ranks.gather(0, columns)))
 
+    def add(self, rows: Tensor, keys: Tensor) -> None:
+        """Add candidates, given the query (candidates,), ascending, and sort key (candidates,) of each."""
+        counts = rows.bincount(minlength=len(self))
+        if int((self._used + counts).max()) > self._keys.shape[1]:
+            self._merge()
+        places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts).gather(0, rows)
+        if (most := int(counts.max())) > self._room:
+            for start in range(0, most, self._room):
+                part = (places >= start) & (places < start + self._room)
+                self.add(rows[part], keys[part])
+            return
+        places += rows * self._keys.shape[1] + self._used.gather(0, rows)
+        self._keys.view(-1).scatter_(0, places, keys)
+        self._used += counts
+        if bool((self.floor == -torch.inf).any()):
+            self._merge()
 
-def _add_candidates(sort_keys: Tensor, rows: Tensor, candidate_keys: Tensor) -> Tensor:
-    """Merge candidates into the top `depth` sort keys of each query, (queries, depth); return the new keys, unsorted.
+    def _merge(self) -> None:
+        top = _take_largest(self._keys, self.depth)
+        self._keys[:, : self.depth], self._keys[:, self.depth :] = top, EMPTY_KEY
+        self._used.fill_(self.depth)
+        self.floor = unpack_scores(top.amin(dim=1))
 
-    rows: query of each candidate, ascending, (candidates,)
-    candidate_keys: sort key of each candidate, (candidates,)
-    """
-    if not len(rows):
-        return sort_keys
-    counts = rows.bincount(minlength=len(sort_keys))
-    most = int(counts.max())
-    if most > _CANDIDATES:
-        places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-        for start in range(0, most, _CANDIDATES):
-            part = (places >= start) & (places < start + _CANDIDATES)
-            sort_keys = _add_candidates(sort_keys, rows[part], candidate_keys[part])
-        return sort_keys
-    is_candidate = torch.arange(most, device=rows.device) < counts[:, None]
-    candidates = torch.full(is_candidate.shape, EMPTY_KEY, device=rows.device)
-    candidates.masked_scatter_(is_candidate, candidate_keys)
-    return _take_largest(torch.cat([sort_keys, candidates], dim=1), sort_keys.shape[1])
+    def get_keys(self) -> Tensor:
+        """Return the top `depth` sort keys, unsorted, padded with EMPTY_KEY, (queries, depth)."""
+        return _take_largest(self._keys, self.depth)
 
 
 class _Float16Block:
@@ -306,10 +320,10 @@ class _Float16Block:
         self._length = torch.maximum(length, centered[:num_rows].norm(dim=1).amax()).clamp_min(_TINY)
         self._half = centered.div_(self._length).half()
 
-    def merge(self, sort_keys: Tensor, queries: Tensor, ranks: Tensor, products: Tensor) -> Tensor | None:
-        """Merge the block into the sort keys like `merge_top_k`.
+    def add_to(self, top: TopKeys, queries: Tensor, ranks: Tensor, products: Tensor) -> bool:
+        """Add the block like `TopKeys.add_scores`.
 
-        Return None if the block has NaN or infinite numbers, or if float16 products leave too many candidates.
+        Return False if the block has NaN or infinite numbers, or if float16 products leave too many candidates.
         queries: (queries, dimension) float32
         products: buffer for the inner products, (queries, block) float16
         Float16 inner products of unit vectors are off by at most HALF_ERROR. So a passage cannot be in the top `depth`
@@ -317,22 +331,22 @@ class _Float16Block:
         `depth`-th product.
         """
         if not bool(self._length.isfinite()):
-            return None
-        depth = sort_keys.shape[1]
+            return False
         lengths = queries.norm(dim=1, keepdim=True).clamp_min(_TINY)
         torch.mm((queries / lengths).half(), self._half.T, out=products)
-        scores = products[: len(sort_keys), : len(ranks)]
-        lowest = unpack_scores(sort_keys.amin(dim=1)) - (queries @ self._center)[: len(sort_keys)]
-        floor = lowest / (lengths[: len(sort_keys), 0] * self._length) - HALF_ERROR
-        if scores.shape[1] > depth and bool((floor == -torch.inf).any()):
-            floor = torch.maximum(floor, _find_kth_scores(scores, depth).float() - 2 * HALF_ERROR)
+        scores = products[: len(top), : len(ranks)]
+        lowest = top.floor - (queries @ self._center)[: len(top)]
+        floor = lowest / (lengths[: len(top), 0] * self._length) - HALF_ERROR
+        if scores.shape[1] > top.depth and bool((floor == -torch.inf).any()):
+            floor = torch.maximum(floor, _find_kth_scores(scores, top.depth).float() - 2 * HALF_ERROR)
         rows, columns, _ = _find_at_least(scores, floor)
-        if len(rows) > 2 * MAX_CANDIDATES * depth * len(sort_keys):
-            return None
+        if len(rows) > 2 * MAX_CANDIDATES * top.depth * len(top):
+            return False
         # Whole tiles, because a GPU sums few rows in another order, and scores of equal vectors would differ.
         padded = torch.nn.functional.pad(torch.stack([rows, columns]), (0, -len(rows) % PASSAGE_TILE))
         exact = [(queries[row] * self._exact[column]).sum(dim=1) for row, column in padded.split(_PAIRS, dim=1)]
-        return _add_candidates(sort_keys, rows, pack_sort_keys(torch.cat(exact)[: len(rows)], ranks[columns]))
+        top.add(rows, pack_sort_keys(torch.cat(exact)[: len(rows)], ranks[columns]))
+        return True
 
 
 def _find_at_least(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor, Tensor]:

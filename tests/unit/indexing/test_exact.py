@@ -147,7 +147,8 @@ def test_one_pass_over_the_vectors_serves_many_queries_and_rankings_are_made_in_
     expected = index.search(queries, 20)
     passes, groups = [], []
     monkeypatch.setattr(exact, "HITS_AT_A_TIME", 100)
-    monkeypatch.setattr(exact, "_KEYS_PER_PASS", 600)
+    monkeypatch.setattr(exact, "_ROOM", 10)
+    monkeypatch.setattr(exact, "_KEYS_PER_PASS", 1500)
     index._group_size = 8
     search_pass, make_rankings = index._find_top_keys, index.ids.make_rankings
     monkeypatch.setattr(index, "_find_top_keys", lambda *args: [passes.append(len(args[0])), search_pass(*args)][1])
@@ -156,7 +157,7 @@ def test_one_pass_over_the_vectors_serves_many_queries_and_rankings_are_made_in_
     )
     rankings = index.iter_rankings(queries, 20)
     assert next(rankings) == expected[0]
-    assert (passes, groups) == ([30], [5])  # 600 / 20 queries, 100 / 20 rankings
+    assert (passes, groups) == ([30], [5])  # 1500 / (20 + 30) queries, 100 / 20 rankings
     assert [*rankings] == expected[1:]
     assert (passes, groups) == ([30, 10], [5] * 8)
 
@@ -166,10 +167,9 @@ def test_batches_are_passes_unless_a_cpu_has_all_vectors_in_memory(tmp_path, mon
     index, _ = build(tmp_path, np.ones((300, 2)), index=half, device="cpu")
     assert index.get_batch_size(100) == 1024
     monkeypatch.setattr(exact.os, "sysconf", lambda name: 32)  # 1,024 bytes; the vectors have 1,200
-    assert (
-        index.get_batch_size(100) == index.get_batch_size(1000) == 2**25 // 300
-    )  # 4 candidates per result, at most all
-    assert index.get_batch_size(10) == 2**25 // 40
+    # 4 candidates per result, at most all; room for as many and 256 more
+    assert index.get_batch_size(100) == index.get_batch_size(1000) == 2**26 // (300 + 556)
+    assert index.get_batch_size(10) == 2**26 // (40 + 296)
 
 
 def test_auto_and_cuda_search_on_all_gpus(monkeypatch):
@@ -208,16 +208,28 @@ def test_smaller_blocks_are_used_if_gpu_memory_runs_out(tmp_path, monkeypatch):
 
 
 def test_a_query_with_equal_scores_does_not_need_memory_for_all_queries(monkeypatch):
-    monkeypatch.setattr(exact, "_CANDIDATES", 64)
+    monkeypatch.setattr(exact, "_ROOM", 50)
     shapes, take_largest = [], exact._take_largest
     monkeypatch.setattr(exact, "_take_largest", lambda *args: [shapes.append(args[0].shape), take_largest(*args)][1])
-    keys = torch.full((2, 5), exact.EMPTY_KEY)
-    rows = torch.tensor([0] * 3 + [1] * 500)
+    top = exact.TopKeys(2, 5, torch.device("cpu"))
     candidates = pack_sort_keys(torch.ones(503), torch.randperm(503))
-    merged = exact._add_candidates(keys, rows, candidates).sort(descending=True).values
-    assert merged[0].tolist() == [*candidates[:3].sort(descending=True).values, exact.EMPTY_KEY, exact.EMPTY_KEY]
-    assert merged[1].tolist() == candidates[3:].sort(descending=True).values[:5].tolist()
-    assert max(columns for _, columns in shapes) <= 64 + 5
+    top.add(torch.tensor([0] * 3 + [1] * 500), candidates)
+    keys = top.get_keys().sort(descending=True).values
+    assert keys[0].tolist() == [*candidates[:3].sort(descending=True).values, exact.EMPTY_KEY, exact.EMPTY_KEY]
+    assert keys[1].tolist() == candidates[3:].sort(descending=True).values[:5].tolist()
+    assert {*shapes} == {(2, 60)}
+
+
+@pytest.mark.parametrize("block", [1, 7, 50, 400])
+def test_the_top_keys_of_blocks_are_those_of_all_scores(block, monkeypatch):
+    monkeypatch.setattr(exact, "_ROOM", 3)
+    scores = torch.randint(0, 60, (20, 400), generator=torch.Generator().manual_seed(0)).float()  # with ties
+    scores[0] = scores[0].sort().values  # each block is better than those before
+    top, ranks = exact.TopKeys(20, 30, torch.device("cpu")), torch.arange(400)
+    for start in range(0, 400, block):
+        top.add_scores(scores[:, start : start + block], ranks[start : start + block])
+    expected = pack_sort_keys(scores, ranks.expand(20, 400)).topk(30).values
+    assert top.get_keys().sort(descending=True).values.equal(expected)
 
 
 def use_half_precision(index, monkeypatch):
@@ -292,7 +304,7 @@ def test_products_in_half_precision_select_the_same_passages(tmp_path, monkeypat
     expected = index.search(queries, 30)
     index._product_dtype, index._group_size = torch.float16, 32
     monkeypatch.setattr(exact, "_PAIRS", 1024)
-    monkeypatch.setattr(exact, "_CANDIDATES", 50)
+    monkeypatch.setattr(exact, "_ROOM", 20)
     for ranking, other in zip(index.search(queries, 30), expected, strict=True):
         assert [score for _, score in ranking] == pytest.approx([score for _, score in other], rel=1e-5, abs=1e-3)
         assert spread < 1 or [hit for hit, _ in ranking] == [hit for hit, _ in other]
