@@ -130,7 +130,7 @@ def format_results() -> str:
     """Return a table per recipe of docs/cookbook/papers: the paper's figures and those of results/mini, with 95% intervals over seeds."""
     recipes = tomllib.loads((DOCS / "cookbook" / "papers" / "expected.toml").read_text(encoding="utf-8"))
     summary = [
-        "| table | of | rows | measured | as in the paper, p < .05 | unlike the paper, p < .05 |",
+        "| table | paper | rows | measured | as in the paper, p < .05 | unlike the paper, p < .05 |",
         "| --- | --- | --- | ---: | --- | --- |",
     ]
     tables, unmeasured = [], []

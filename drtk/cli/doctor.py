@@ -156,7 +156,7 @@ def _check_punkt() -> Iterator[CheckResult]:
         found = nltk.data.find("tokenizers/punkt_tab/english")
         yield CheckResult("punkt_tab", "ok", str(found))
     except LookupError:
-        note = "nltk's sentence model is not installed; drtk chunk trains one on its input instead"
+        note = "nltk's sentence splitter is not installed; drtk chunk trains one on its input instead"
         yield CheckResult("punkt_tab", "absent", note, f"{sys.executable or 'python'} -m nltk.downloader punkt_tab")
 
 

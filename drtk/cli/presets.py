@@ -108,6 +108,6 @@ def _get_settings_class(preset: Preset) -> Any:
     settings = getattr(load_functions().get(preset.command), "preset_settings", None)
     if settings is None:
         raise UsageError(
-            f"{preset.name}: no presets exist for '{preset.command}'; set `command` to a command that drtk presets lists"
+            f"{preset.name}: '{preset.command}' has no presets; change the key 'command' to a command that drtk presets lists"
         )
     return settings

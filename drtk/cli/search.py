@@ -94,7 +94,7 @@ def search(
     if question is None and corpus is not None and by == "passage":
         raise UsageError("--corpus has no effect without --query or --by source; omit it")
     if (question is not None or tune) and runner_settings.runner != "local":
-        raise UsageError("--runner has no effect with --query and --tune; omit it")
+        raise UsageError("--runner has no effect with --query or --tune; omit it")
     if tune and qrels is None:
         raise UsageError("--tune requires --qrels")
     if tune and model is not None:
@@ -197,7 +197,7 @@ def search_and_print(
     searcher = TextQuerySearcher(collection, encoder)
     lookup = PassageLookup(collection, corpus)
     if not lookup.names:
-        log("printing ids only: the corpus of the index is not recorded, or gone; give it with --corpus FILE")
+        log("printing ids only: the corpus of the index is not recorded or does not exist; give it with --corpus FILE")
     use_bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     highlight: Callable[[str], str] = "\033[1m{}\033[0m".format if use_bold else str
     has_warned = False

@@ -16,9 +16,7 @@ from drtk.errors import DrtkError
 @with_settings(ValidationSettings)
 @plain_command
 def validate(
-    source: Annotated[
-        str, make_argument("INPUT", "File of records, collection, or folder made by drtk, to validate; - is stdin.")
-    ] = "-",
+    source: Annotated[str, make_argument("INPUT", "File of records, collection, or folder of drtk; - is stdin.")] = "-",
     *,
     settings: ValidationSettings,
 ) -> None:

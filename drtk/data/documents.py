@@ -286,7 +286,7 @@ def _parse_mailbox(path: Path, id: str, fields: FieldMap) -> Iterator[Passage]:
     parse: Any = lambda file: message_from_binary_file(file, policy=policy.default)  # noqa: E731
     messages = mbox(path, factory=parse, create=False)
     if not len(messages) and path.stat().st_size:
-        raise RecordError(f"{path}:1", "no message begins with a line 'From …'; exclude the file")
+        raise RecordError(f"{path}:1", "no line begins with 'From '; exclude the file")
     for number, message in enumerate(messages, start=1):
         yield _make_mail_document(message, f"{id}:{number}")
 

@@ -73,8 +73,8 @@ def read_curves(source: str, *, field: str | None = None, tracker: InputTracker 
     """Return {field name: curve} of the numeric fields of a training log (JSON lines with `step`), in order of appearance.
 
     field: name of a required field
-    Raises RecordError (file:line) for a line without an integer `step`, or whose `field` (None: loss) is not a number.
-    With `field`, lines without this field are not checked.
+    Raises RecordError (file:line) for a `step` that is not an integer, or a `field` (None: loss) that is not a number.
+    With `field`, lines without it are skipped.
     Raises DrtkError for a log without numeric fields, or without `field`.
     """
     needed = field or "loss"

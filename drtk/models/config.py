@@ -104,7 +104,7 @@ class ExportSettings:
     quantize: Literal["int8", "none"] = option("int8", "Quantize linear layers and embeddings to int8, or not.")
     dev_queries: int = setting(500, "Maximum number of queries of --dev, sampled at random.", at_least=1)
     dev_pool: int = setting(
-        5000, "Passages of --dev: all relevant ones, and random ones up to this number.", at_least=1
+        5000, "Passages of --dev to search: all relevant ones, filled up with random ones.", at_least=1
     )
 
 
@@ -130,7 +130,7 @@ class GenerationSettings:
         no_effect=NOT_SAMPLING,
     )
     temperature: float = setting(1.0, "Sampling temperature, above 0.", at_least=1e-6, no_effect=NOT_SAMPLING)
-    beams: int = setting(4, "Beams, at least --n (decode beam).", at_least=1, no_effect=NOT_BEAM)
+    beams: int = setting(4, "Beams, at least --n (--decode beam).", at_least=1, no_effect=NOT_BEAM)
     max_new_tokens: int = option(64, "Maximum output length in tokens.", at_least=1)
     title: Literal["join", "none"] | None = setting(
         None, "Join titles to texts, or ignore them. [default: as trained, or join]"

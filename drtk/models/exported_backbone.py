@@ -101,7 +101,7 @@ def _choose_output(names: list[str], path: Path) -> str:
         if name in names:
             return name
     raise MismatchError(
-        f"{path}: has no output {_HIDDEN_STATES[0]} (but {', '.join(names)}); export the model for feature extraction"
+        f"{path}: has no output {_HIDDEN_STATES[0]}, only {', '.join(names)}; export the model for feature extraction"
     )
 
 

@@ -152,7 +152,7 @@ def add_title(
     if text.weights is not None and heading.weights is None:
         raise MismatchError(
             f"passage '{corpus.get_id(row)}' has weights but no 'title_weights'; "
-            'run `drtk termweight` with `title` join, or use title = "none"'
+            'run `drtk termweight --set title=join`, or use title = "none"'
         )
     if title != "segment":
         return join_texts([heading, text], None if title == "join" else separator)

@@ -51,7 +51,7 @@ class ExpansionSettings(GenerationSettings):
         at_most=1,
         no_effect=NOT_SAMPLING,
     )
-    beams: int = setting(10, "Beams, at least --n (decode beam).", at_least=1, no_effect=NOT_BEAM)
+    beams: int = setting(10, "Beams, at least --n (--decode beam).", at_least=1, no_effect=NOT_BEAM)
     max_new_tokens: int | None = option(  # type: ignore[assignment]
         None, "Maximum output length in tokens. [default: 100 with --prompt, else as trained, or 64]", at_least=1
     )

@@ -71,7 +71,7 @@ def find_generators(model: str, folder: Path, *, holdout: bool) -> Generators:
         )
     if count is None and holdout:
         raise MismatchError(
-            f"{model}: contains a single generator, but `holdout` requires generators trained with `folds`; omit `holdout`"
+            f"{model}: contains a single generator, but `holdout` requires generators trained with `drtk train-generator --set folds=N`; omit `holdout`"
         )
     models = [model] if count is None else [str(get_fold_folder(folder, fold)) for fold in range(count)]
     first_manifest = manifest if count is None else read_manifest_if_any(Path(models[0]))

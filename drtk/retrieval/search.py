@@ -275,7 +275,7 @@ Encode = Callable[[Sequence[str]], np.ndarray | list[dict[str, int]]]
 
 
 class TextQuerySearcher:
-    """Searcher of indexes with query texts. encode: function from texts to vectors or impacts; None for an index of words"""
+    """Searcher of indexes with query texts. encode: function from texts to vectors or impacts; None if the index needs none"""
 
     def __init__(self, indexes: IndexGroup, encode: Encode | None) -> None:
         self.indexes, self._encode = indexes, encode
@@ -426,11 +426,11 @@ class QueryEncoder:
 
 
 def make_query_encoder(indexes: IndexGroup, settings: SearchSettings, model: str | None) -> QueryEncoder | None:
-    """Return the query encoder of an index; None for an index of words. Raises UsageError for a `model` without effect."""
+    """Return the query encoder of an index; None if it needs none. Raises UsageError for a `model` without effect."""
     if indexes.needs_encoder:
         return QueryEncoder(indexes, settings, model)
     if model is not None:
-        raise UsageError(f"`model` has no effect on {indexes.folders[0]}, an index of words; omit it")
+        raise UsageError(f"`model` has no effect on {indexes.folders[0]}, which needs no query encoder; omit it")
     return None
 
 
@@ -500,7 +500,7 @@ def search_indexes(
 
 
 class PassageSearcher:
-    """Searcher of an index of words that also looks up the retrieved passages in the corpus.
+    """Searcher of an index without query encoder that also looks up the retrieved passages in the corpus.
 
     corpus: file of the passages; None uses the corpus recorded in the index
     Raises MismatchError for an index that requires encoded queries, and if the corpus is not recorded or missing.
@@ -509,7 +509,7 @@ class PassageSearcher:
     def __init__(self, index: str, *, corpus: str | None = None, settings: SearchSettings | None = None) -> None:
         self.indexes, self._index = IndexGroup([index], settings or SearchSettings()), index
         if self.indexes.needs_encoder:
-            raise MismatchError(f"{index}: requires encoded queries; give an index of words, such as bm25")
+            raise MismatchError(f"{index}: requires encoded queries; give an index without query encoder, such as bm25")
         self.corpus = str(corpus or self.indexes.manifest.get("corpus") or "")
         if not self.corpus or not Path(self.corpus).exists():
             problem = f"corpus {self.corpus} does not exist" if self.corpus else "does not record the corpus"

@@ -116,7 +116,7 @@ def _complete_commit(part: Path, final: Path, manifest: Mapping[str, Any] | None
 
 
 def list_temporary_files(final: Path) -> list[Path]:
-    """Return the temporary files of the journal and manifest of NAME.part that a killed run left next to `final`."""
+    """Return the temporary files that a killed run left next to `final`."""
     return [Path(name) for name in glob.glob(glob.escape(f"{final}.part") + ".*.tmp")]
 
 

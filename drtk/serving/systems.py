@@ -145,13 +145,13 @@ class Systems:
         self._reported: set[str] = set()  # systems with another corpus
         self.systems = [SearchSystem(name, folder, corpus, prompt=prompt) for name, folder in folders.items()]
         if prompt is not None and not any(system.group.needs_encoder for system in self.systems):
-            raise UsageError("`prompt` has no effect on indexes of words; omit it")
+            raise UsageError("`prompt` has no effect on indexes without query encoder; omit it")
         for system in self.systems:  # loads the encoders, so that a missing one is reported at the start
             system.search([Query("start", "a")], 1)
         with_corpus = [system for system in self.systems if system.passages.names]
         if not with_corpus:
             raise MismatchError(
-                f"{next(iter(folders.values()))}: the corpus of the index is not recorded, or gone; give `corpus`"
+                f"{next(iter(folders.values()))}: the corpus of the index is not recorded or does not exist; give `corpus`"
             )
         for system in self.systems:
             if not system.passages.names:

@@ -143,7 +143,7 @@ class PassageSpan:
 
 
 def needs_sentences(settings: ChunkSettings) -> bool:
-    """Return whether chunking with these settings needs a sentence model."""
+    """Return whether chunking with these settings needs a sentence splitter."""
     return settings.policy != "words" or settings.sentences
 
 
@@ -152,7 +152,7 @@ class Chunker:
 
     cap: maximum passage length (exceptions: see `group_sentences`), in word pieces, or in words without a tokenizer
     tokenizer: a serialized tokenizer (see `serialize_tokenizer`)
-    model: the sentence model; None if `needs_sentences` is false
+    model: the sentence splitter; None if `needs_sentences` is false
     """
 
     def __init__(
@@ -371,7 +371,7 @@ def chunk_corpus(
     if runner_settings.runner != "local" and settings.num_workers:
         raise UsageError("`num_workers` requires `runner` local; use `runner_workers`")
     stream = iter(documents)
-    head: list[Passage] = []  # to train a sentence model on
+    head: list[Passage] = []  # to train a sentence splitter on
     left = settings.punkt_mb * 1e6 if needs_sentences(settings) and settings.punkt_model is None else 0
     while left > 0 and (document := next(stream, None)) is not None:
         head.append(document)

@@ -60,10 +60,10 @@ class ChunkSettings:
     language: str = option(
         "english", "Language of NLTK's sentence splitter: a name or code, such as german or de.", metavar="NAME"
     )
-    punkt_model: str | None = option(None, "Sentence model file, written by --save-punkt.", metavar="FILE", panel=INPUT)
-    punkt_mb: float = setting(2.0, "Megabytes of input to train a sentence model on.", at_least=0.001, at_most=1e6)
+    punkt_model: str | None = option(None, "Sentence splitter, written by --save-punkt.", metavar="FILE", panel=INPUT)
+    punkt_mb: float = setting(2.0, "Megabytes of input to train a sentence splitter on.", at_least=0.001, at_most=1e6)
     save_punkt: str | None = option(
-        None, "Train a sentence model on the input, and save it.", metavar="FILE", panel=INPUT
+        None, "Train a sentence splitter on the input, and save it.", metavar="FILE", panel=INPUT
     )
     num_workers: int = option(0, "Worker processes; 0: one per core.", at_least=0, panel=HARDWARE)
     seed: int = option(42, "Random seed.", panel=CONTROL)

@@ -35,7 +35,7 @@ ENGLISH_ABBREVIATIONS = """
 
 @dataclass(frozen=True)
 class PunktModel:
-    """The parameters of a Punkt sentence model for a language."""
+    """The parameters of a Punkt sentence splitter for a language."""
 
     abbreviations: tuple[str, ...]
     collocations: tuple[tuple[str, str], ...]
@@ -44,7 +44,7 @@ class PunktModel:
 
 
 def load_installed_model(language: str) -> PunktModel | None:
-    """Return nltk's sentence model for `language`; None if it is not installed. Nothing is downloaded.
+    """Return nltk's sentence splitter for `language`; None if it is not installed. Nothing is downloaded.
 
     Raises DrtkError if it is damaged.
     """
@@ -61,7 +61,7 @@ def load_installed_model(language: str) -> PunktModel | None:
 
 
 def train_model(texts: Iterable[str], language: str) -> PunktModel:
-    """Train a sentence model with nltk; for English, add common abbreviations."""
+    """Train a sentence splitter with nltk; for English, add common abbreviations."""
     from nltk.tokenize.punkt import PunktTrainer
 
     trainer = PunktTrainer()
@@ -99,7 +99,7 @@ def _build_punkt_model(parameters: Any) -> PunktModel:
 
 
 def save_model(model: PunktModel, path: str | Path, *, replace: bool = False) -> None:
-    """Write a sentence model as JSON. Raises DrtkError if the file has other content, unless `replace` is set."""
+    """Write a sentence splitter as JSON. Raises DrtkError if the file has other content, unless `replace` is set."""
     content = {"kind": _KIND, **vars(model)}
     data = orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     target = Path(path)
@@ -124,7 +124,7 @@ def parse_model(data: bytes, name: str) -> PunktModel:
             {_check_string(word): int(bits) for word, bits in content["capitalization"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # JSONDecodeError is a ValueError
-        raise DrtkError(f"{name}: not a sentence model; create one with `drtk chunk` and `save_punkt`") from error
+        raise DrtkError(f"{name}: not a sentence splitter; create one with `drtk chunk` and `save_punkt`") from error
 
 
 def _check_string(value: Any) -> str:

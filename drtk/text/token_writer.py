@@ -26,7 +26,7 @@ FIELDS = {  # field of a passage -> how to add it
     "queries": "add them with `drtk doc2query`",
     "continuations": "add them with `drtk continue-text`",
     "weights": "add them with `drtk termweight`",
-    "title_weights": "add them with `drtk termweight` and `title` join",
+    "title_weights": "add them with `drtk termweight --set title=join`",
     "sentences": "split the documents with `drtk chunk`, which writes sentence spans",
     "documents": "split the documents with `drtk chunk`, which writes their ids",
 }

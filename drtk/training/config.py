@@ -196,7 +196,7 @@ class RetrieverConfig(TrainingConfig):
     )
     dev_pool: int = setting(
         3000,
-        "Passages of --dev: all relevant ones, and random ones up to this number.",
+        "Passages of --dev to search: all relevant ones, filled up with random ones.",
         at_least=1,
         no_effect=(NOT_MEASURED,),
     )
@@ -341,7 +341,7 @@ class GeneratorConfig(TrainingConfig):
     )
     answer_case: Literal["kept", "initial"] = setting(
         "kept",
-        "Answers in capitals: unchanged, or with initial capitals as for TriviaQA (gar-answer).",
+        "Answers in capitals: unchanged (kept), or only the initials, as for TriviaQA (gar-answer).",
         no_effect=_restrict_to_tasks("gar-answer"),
     )
     title_mode: Literal["all", "first"] = setting(

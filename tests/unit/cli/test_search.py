@@ -178,7 +178,7 @@ REJECTED = {
     "search bm25 --query tail --qrels x": "--tune and --qrels require query files; omit --query",
     "search bm25 queries.jsonl --tune": "--tune requires --qrels",
     "search bm25 queries.jsonl --corpus x": "--corpus has no effect without --query or --by source",
-    "search bm25 queries.jsonl --model x": "`model` has no effect on bm25, an index of words",
+    "search bm25 queries.jsonl --model x": "`model` has no effect on bm25, which needs no query encoder",
     "search bm25 queries.jsonl --nprobe 3": "--nprobe is only valid for indexes of type ivf",
     "search bm25 queries.jsonl --set block=64": "--set block is only valid for indexes of type exact",
     "index corpus.jsonl --type bm25s --hnsw-m 8 -o x": "--hnsw-m is only valid for indexes of type hnsw",

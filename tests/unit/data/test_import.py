@@ -200,7 +200,7 @@ def test_rows_of_tables_become_documents(capfd: Capture, tmp_path: Path) -> None
             ":1: the first line does not name the columns ('0'); add a line of distinct names",
         ),
         ("a.csv", "a,a,body\n1,2,3\n", ":1: the first line does not name the columns ('a')"),
-        ("a.mbox", "Subject: x\n\nbody\n", ":1: no message begins with a line 'From …'; exclude the file"),
+        ("a.mbox", "Subject: x\n\nbody\n", ":1: no line begins with 'From '; exclude the file"),
         ("a.json", '{"a": 1', ":1: not JSON: ends after 7 bytes; the file is incomplete"),
         ("a.json", "[1]", ":1: expected a JSON object or an array of objects; exclude the file"),
         ("a.jsonl", '{"body": "x"}\n{"body": \n', ":2: not JSON: "),

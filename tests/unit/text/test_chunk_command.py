@@ -1,4 +1,4 @@
-"""drtk chunk: passages, sentence models, resuming, memory."""
+"""drtk chunk: passages, sentence splitters, resuming, memory."""
 
 from __future__ import annotations
 

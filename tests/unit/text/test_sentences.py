@@ -1,4 +1,4 @@
-"""Sentence splitting with Punkt, and sentence models."""
+"""Sentence splitting with Punkt, and sentence splitters."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_training_is_deterministic_and_a_saved_model_reads_back_equal(model, tmp
     "content", [b"", b"[]", b"{}", b'{"kind":"index"}', b'{"kind":"drtk punkt model"}', b"\x80\x04."]
 )
 def test_other_files_are_rejected_as_sentence_models(content):
-    with pytest.raises(DrtkError, match=r"punkt\.json: not a sentence model"):
+    with pytest.raises(DrtkError, match=r"punkt\.json: not a sentence splitter"):
         parse_model(content, "punkt.json")
 
 
