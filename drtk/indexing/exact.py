@@ -25,8 +25,8 @@ _GROUP_SIZE, _GPU_GROUP_SIZE = 1024, 4096  # queries per matrix product
 _GPU_BLOCK = 262_144  # passages per matrix product
 _MIN_BLOCK = 8192  # blocks up to this size are not halved if memory runs out
 _PAIRS = 1 << 18  # pairs of a query and a passage that are scored at once
-_ROOM = 256  # sort keys per query, beside twice the depth
-_KEYS_PER_PASS = 1 << 26  # 512 MB, over all shards; limits the queries that are scored in one pass over the passages
+_BUFFER = 256  # candidates per query before a merge, besides as many as results
+_KEYS_PER_PASS = 1 << 26  # 512 MB of sort keys, over all shards; limits the queries of one pass over the passages
 # Matrices are padded with zeros to whole tiles. Libraries sum partial tiles in another order, so scores of equal vectors
 # would differ in the last bit instead of being tied.
 QUERY_TILE, PASSAGE_TILE = 32, 64
@@ -171,7 +171,7 @@ class ExactIndex:
         return k if self._full is None else min(len(self), k * self._settings.rescore)
 
     def _get_pass_size(self, depth: int) -> int:
-        return max(self._group_size, _KEYS_PER_PASS // ((2 * depth + _ROOM) * len(self._shards)))
+        return max(self._group_size, _KEYS_PER_PASS // ((2 * depth + _BUFFER) * len(self._shards)))
 
     def _find_top_keys(self, vectors: np.ndarray, depth: int) -> Tensor:
         """Return the sort keys of the top `depth` passages of each query, unsorted, (queries, depth)."""
@@ -223,7 +223,7 @@ class ExactIndex:
                 if not bool((finite := scores[0, : len(ranks)].isfinite()).all()):
                     raise self.ids.make_score_error(int(self.ids.get_rows_of_ranks(ranks[~finite].cpu().numpy())[0]))
                 top.add_scores(scores[: len(top), : len(ranks)], ranks)
-        return torch.cat([top.get_keys() for top in tops]).cpu()
+        return torch.cat([top.get_keys().clone() for top in tops]).cpu()  # without the rest of the arrays
 
 
 def _iter_blocks(shard: _DeviceShard, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -245,27 +245,28 @@ def _split_rows(vectors: np.ndarray, size: int) -> list[np.ndarray]:
 
 
 class TopKeys:
-    """The largest sort keys of each query, and room for candidates, which are merged when the room is full.
+    """The largest sort keys of each query, with a buffer of candidates that is merged when it is full.
 
-    floor: lowest score in the top `depth` at the last merge, -inf if there are fewer, (queries,); lower scores are no candidates
+    floor: lowest score in the top `depth` at the last merge, -inf if there are fewer, (queries,); scores below are skipped
+    has_floor: whether the floors of all queries are finite
     """
 
-    def __init__(self, queries: int, depth: int, device: torch.device) -> None:
-        self.depth, self._room = depth, depth + _ROOM
-        self._keys = torch.full((queries, depth + self._room), EMPTY_KEY, device=device)
-        self._used = torch.full((queries,), depth, device=device)  # columns of each query before its empty room
-        self.floor = torch.full((queries,), -torch.inf, device=device)
+    def __init__(self, num_queries: int, depth: int, device: torch.device) -> None:
+        self.depth, self._buffer = depth, depth + _BUFFER
+        self._keys = torch.full((num_queries, depth + self._buffer), EMPTY_KEY, device=device)
+        self._used = torch.full((num_queries,), depth, device=device)  # columns in use, of each query
+        self.floor, self.has_floor = torch.full((num_queries,), -torch.inf, device=device), False
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def add_scores(self, scores: Tensor, ranks: Tensor) -> None:
-        """Add the scores (queries, block) float32 of a block of passages, given the rank of each passage id, (block,) int64.
+        """Add the scores (queries, block) float32 of a block, given the rank of each passage id, (block,) int64.
 
         A score equal to the floor is a candidate too, so that ties at rank `depth` are broken by id.
         """
         floor, can_raise_floor = self.floor, scores.shape[1] > self.depth
-        if can_raise_floor and bool((floor == -torch.inf).any()):
+        if can_raise_floor and not self.has_floor:
             floor, can_raise_floor = torch.maximum(floor, _find_kth_scores(scores, self.depth)), False
         rows, columns, values = _find_at_least(scores, floor)
         if can_raise_floor and len(rows) > MAX_CANDIDATES * self.depth * len(self):
@@ -275,26 +276,30 @@ class TopKeys:
 
     def add(self, rows: Tensor, keys: Tensor) -> None:
         """Add candidates, given the query (candidates,), ascending, and sort key (candidates,) of each."""
+        if not len(rows):
+            return
         counts = rows.bincount(minlength=len(self))
-        if int((self._used + counts).max()) > self._keys.shape[1]:
+        most, used = torch.stack([counts, self._used + counts]).amax(dim=1).tolist()
+        if used > self._keys.shape[1]:
             self._merge()
         places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts).gather(0, rows)
-        if (most := int(counts.max())) > self._room:
-            for start in range(0, most, self._room):
-                part = (places >= start) & (places < start + self._room)
+        if most > self._buffer:
+            for start in range(0, most, self._buffer):
+                part = (places >= start) & (places < start + self._buffer)
                 self.add(rows[part], keys[part])
             return
         places += rows * self._keys.shape[1] + self._used.gather(0, rows)
         self._keys.view(-1).scatter_(0, places, keys)
         self._used += counts
-        if bool((self.floor == -torch.inf).any()):
+        # On a GPU, merging a large block costs less than exact scores for the candidates above an old floor.
+        if not self.has_floor or self._keys.device.type != "cpu":
             self._merge()
 
     def _merge(self) -> None:
-        top = _take_largest(self._keys, self.depth)
-        self._keys[:, : self.depth], self._keys[:, self.depth :] = top, EMPTY_KEY
+        self._keys[:, : self.depth], self._keys[:, self.depth :] = self.get_keys(), EMPTY_KEY
         self._used.fill_(self.depth)
-        self.floor = unpack_scores(top.amin(dim=1))
+        self.floor = unpack_scores(self._keys[:, : self.depth].amin(dim=1))
+        self.has_floor = self.has_floor or bool(self.floor.isfinite().all())
 
     def get_keys(self) -> Tensor:
         """Return the top `depth` sort keys, unsorted, padded with EMPTY_KEY, (queries, depth)."""
@@ -336,8 +341,8 @@ class _Float16Block:
         torch.mm((queries / lengths).half(), self._half.T, out=products)
         scores = products[: len(top), : len(ranks)]
         lowest = top.floor - (queries @ self._center)[: len(top)]
-        floor = lowest / (lengths[: len(top), 0] * self._length) - HALF_ERROR
-        if scores.shape[1] > top.depth and bool((floor == -torch.inf).any()):
+        floor = lowest / (lengths[: len(top), 0] * self._length).clamp_min(_TINY) - HALF_ERROR
+        if scores.shape[1] > top.depth and not top.has_floor:
             floor = torch.maximum(floor, _find_kth_scores(scores, top.depth).float() - 2 * HALF_ERROR)
         rows, columns, _ = _find_at_least(scores, floor)
         if len(rows) > 2 * MAX_CANDIDATES * top.depth * len(top):

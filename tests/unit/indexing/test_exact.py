@@ -147,7 +147,7 @@ def test_one_pass_over_the_vectors_serves_many_queries_and_rankings_are_made_in_
     expected = index.search(queries, 20)
     passes, groups = [], []
     monkeypatch.setattr(exact, "HITS_AT_A_TIME", 100)
-    monkeypatch.setattr(exact, "_ROOM", 10)
+    monkeypatch.setattr(exact, "_BUFFER", 10)
     monkeypatch.setattr(exact, "_KEYS_PER_PASS", 1500)
     index._group_size = 8
     search_pass, make_rankings = index._find_top_keys, index.ids.make_rankings
@@ -167,7 +167,7 @@ def test_batches_are_passes_unless_a_cpu_has_all_vectors_in_memory(tmp_path, mon
     index, _ = build(tmp_path, np.ones((300, 2)), index=half, device="cpu")
     assert index.get_batch_size(100) == 1024
     monkeypatch.setattr(exact.os, "sysconf", lambda name: 32)  # 1,024 bytes; the vectors have 1,200
-    # 4 candidates per result, at most all; room for as many and 256 more
+    # 4 candidates per result, at most all; a buffer of as many and 256 more
     assert index.get_batch_size(100) == index.get_batch_size(1000) == 2**26 // (300 + 556)
     assert index.get_batch_size(10) == 2**26 // (40 + 296)
 
@@ -208,7 +208,7 @@ def test_smaller_blocks_are_used_if_gpu_memory_runs_out(tmp_path, monkeypatch):
 
 
 def test_a_query_with_equal_scores_does_not_need_memory_for_all_queries(monkeypatch):
-    monkeypatch.setattr(exact, "_ROOM", 50)
+    monkeypatch.setattr(exact, "_BUFFER", 50)
     shapes, take_largest = [], exact._take_largest
     monkeypatch.setattr(exact, "_take_largest", lambda *args: [shapes.append(args[0].shape), take_largest(*args)][1])
     top = exact.TopKeys(2, 5, torch.device("cpu"))
@@ -222,7 +222,7 @@ def test_a_query_with_equal_scores_does_not_need_memory_for_all_queries(monkeypa
 
 @pytest.mark.parametrize("block", [1, 7, 50, 400])
 def test_the_top_keys_of_blocks_are_those_of_all_scores(block, monkeypatch):
-    monkeypatch.setattr(exact, "_ROOM", 3)
+    monkeypatch.setattr(exact, "_BUFFER", 3)
     scores = torch.randint(0, 60, (20, 400), generator=torch.Generator().manual_seed(0)).float()  # with ties
     scores[0] = scores[0].sort().values  # each block is better than those before
     top, ranks = exact.TopKeys(20, 30, torch.device("cpu")), torch.arange(400)
@@ -230,6 +230,28 @@ def test_the_top_keys_of_blocks_are_those_of_all_scores(block, monkeypatch):
         top.add_scores(scores[:, start : start + block], ranks[start : start + block])
     expected = pack_sort_keys(scores, ranks.expand(20, 400)).topk(30).values
     assert top.get_keys().sort(descending=True).values.equal(expected)
+
+
+def test_candidates_of_several_blocks_are_merged_at_once(monkeypatch):
+    merges, merge = [], exact.TopKeys._merge
+    monkeypatch.setattr(exact.TopKeys, "_merge", lambda self: [merges.append(1), merge(self)][1])
+    top, scores = (
+        exact.TopKeys(5, 10, torch.device("cpu")),
+        torch.rand(5, 4000, generator=torch.Generator().manual_seed(0)),
+    )
+    for number, block in enumerate(scores.split(100, dim=1)):
+        top.add_scores(block, torch.arange(number * 100, number * 100 + 100))
+        assert top.has_floor
+        assert top.floor.isfinite().all()
+    assert len(merges) < 10  # 40 blocks
+
+
+def test_a_zero_query_and_zero_vectors_are_ties_in_half_precision(tmp_path, monkeypatch):
+    index, _ = build(tmp_path, np.zeros((100, 4)), block=16)
+    queries = np.zeros((2, 4), dtype=np.float32)
+    expected = index.search(queries, 5)
+    use_half_precision(index, monkeypatch)
+    assert index.search(queries, 5) == expected
 
 
 def use_half_precision(index, monkeypatch):
@@ -304,7 +326,7 @@ def test_products_in_half_precision_select_the_same_passages(tmp_path, monkeypat
     expected = index.search(queries, 30)
     index._product_dtype, index._group_size = torch.float16, 32
     monkeypatch.setattr(exact, "_PAIRS", 1024)
-    monkeypatch.setattr(exact, "_ROOM", 20)
+    monkeypatch.setattr(exact, "_BUFFER", 20)
     for ranking, other in zip(index.search(queries, 30), expected, strict=True):
         assert [score for _, score in ranking] == pytest.approx([score for _, score in other], rel=1e-5, abs=1e-3)
         assert spread < 1 or [hit for hit, _ in ranking] == [hit for hit, _ in other]

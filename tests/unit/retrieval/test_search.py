@@ -170,7 +170,7 @@ def test_the_batch_is_a_pass_over_the_vectors_unless_rankings_are_kept_in_memory
     index = dense(tmp_path / "i", np.eye(3), ["a#1", "b#1", "c#1"])
     queries = write_embeddings(tmp_path / "q", np.eye(3), ["x", "y", "z"], role="query", encoder=ENCODER)
     monkeypatch.setattr(exact.os, "sysconf", lambda name: 1)  # the vectors exceed the memory
-    monkeypatch.setattr(exact, "_ROOM", 0)
+    monkeypatch.setattr(exact, "_BUFFER", 0)
 
     def run(depth=2, by=None, **given):
         job = FilterJob("search", "run", str(tmp_path / "run"), force=True)
@@ -190,7 +190,7 @@ def test_an_interrupted_pass_is_repeated_by_resume(tmp_path, monkeypatch):
     index = dense(tmp_path / "i", np.eye(7), [f"p{n}" for n in range(7)])
     queries = write_embeddings(tmp_path / "q", np.eye(7), [f"q{n}" for n in range(7)], role="query", encoder=ENCODER)
     monkeypatch.setattr(exact.os, "sysconf", lambda name: 1)
-    monkeypatch.setattr(exact, "_ROOM", 0)
+    monkeypatch.setattr(exact, "_BUFFER", 0)
     monkeypatch.setattr(exact, "_KEYS_PER_PASS", 18)
     monkeypatch.setattr(exact, "_GROUP_SIZE", 1)
     passes = []
