@@ -14,9 +14,10 @@ from typing import Literal
 
 import orjson
 
-from drtk.data.rows import Row, parse_id, take_field
+from drtk.data.rows import QUERY_IDS, Row, parse_id, take_field
 from drtk.data.sniff import sniff_kind
 from drtk.data.tables import is_table, iter_table_rows
+from drtk.data.tsv import QRELS_HEADER
 from drtk.errors import RecordError
 from drtk.records import Qrel
 from drtk.runtime.inputs import InputTracker
@@ -291,8 +292,8 @@ def _format_floats(values: Iterable[float]) -> list[str]:
 def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments:
     """Load judgments, {query id: {document id: grade}}, in BEIR's TSV (with or without header) or TREC's format.
 
-    A table must have BEIR's column names. Lines that begin with '#' are comments. Raises RecordError (file:line) for
-    wrong columns, a grade that is not an integer, or a repeated pair, unless `tracker` skips it.
+    Rows of a table and lines of JSON must have BEIR's column names. Lines that begin with '#' are comments. Raises
+    RecordError (file:line) for wrong columns, a grade that is not an integer, or a repeated pair, unless `tracker` skips it.
     """
     tracker = tracker or InputTracker()
     judgments: Judgments = {}
@@ -320,10 +321,17 @@ def read_qrels(source: str, *, tracker: InputTracker) -> Iterator[tuple[int, Qre
         if not line.strip() or line.startswith(b"#"):
             continue
         try:
+            if line.lstrip().startswith(b"{"):
+                yield number, parse_qrel_row(orjson.loads(line))
+                continue
             columns = _split_columns(line)
             if beir is None:
                 beir = len(columns) == 3
                 if beir and columns[2] == "score":
+                    if columns[1] in ("query-id", *QUERY_IDS):
+                        raise RecordError(
+                            f"{source}:{number}", f"expected the columns in the order '{' '.join(QRELS_HEADER)}'"
+                        )
                     continue
             qrel = _parse_qrel(columns, 3 if beir else 4)
         except ValueError as error:
@@ -346,7 +354,7 @@ def parse_qrel_row(row: Row | ValueError) -> Qrel:
 
 def _describe_line_error(error: ValueError, line: bytes, number: int, expected: str) -> str:
     """Return the error message for a line; for the first line, add the kind of file it seems to be."""
-    if line.lstrip().startswith((b"{", b"[")):
+    if line.lstrip().startswith((b"{", b"[")) and b'"corpus-id"' not in line:
         return f"looks like JSON; expected {expected}"
     kind = sniff_kind(line) if number == 1 else None
     if kind is not None and expected.removeprefix("a ") in kind:
@@ -356,6 +364,6 @@ def _describe_line_error(error: ValueError, line: bytes, number: int, expected: 
 
 def _parse_qrel(columns: list[str], count: int) -> Qrel:
     if len(columns) != count:
-        shape = "query-id corpus-id score" if count == 3 else "qid 0 docid grade"
-        raise ValueError(f"expected {count} columns '{shape}', got {len(columns)}")
+        shape = " ".join(QRELS_HEADER) if count == 3 else "qid 0 docid grade"
+        raise ValueError(f"expected {count} columns '{shape}', separated by tabs or spaces, got {len(columns)}")
     return Qrel(columns[0], columns[-2], _parse_int(columns[-1], "grade"))

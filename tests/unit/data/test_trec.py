@@ -56,7 +56,7 @@ QREL_LINES, READ_QRELS = ("q1 0 d1 1", "q1 0 d2 0", "q1 0 d3 1"), {"q1": {"d1": 
         ("q1 Q0 d3 third 9 t", "rank 'third' is not an integer"),
         ("q1 Q0 d\0 3 9 t", "contains a NUL byte"),
         ("q1 Q0 d1 3 9 t", "document 'd1' is listed a second time for query 'q1' (first in line 1)"),
-        ("q1 0 d2", "expected 4 columns 'qid 0 docid grade', got 3"),
+        ("q1 0 d2", "expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 3"),
         ("q1 0 d2 1.5", "grade '1.5' is not an integer"),
         ("q1 0 d2 1_0", "grade '1_0' is not an integer"),
         ("q1 0 d1 0", "document 'd1' is judged a second time for query 'q1'"),
@@ -114,13 +114,30 @@ def test_load_run_groups_scattered_lines_and_iter_rankings_rejects_them(tmp_path
         "q1\td1\t2\nq2\td#1\t0\n",
         "q1 0 d1 2\nq2 0 d#1 0\n",
         "# a comment\r\nq1\tQ0\td1\t2\r\n\r\n# another\r\nq2\tQ0\td#1\t0\r\n",
+        '{"query-id": "q1", "corpus-id": "d1", "score": 2}\n{"score": 0, "query-id": "q2", "corpus-id": "d#1"}\n',
     ],
-    ids=["BEIR", "BEIR without a header", "TREC", "TREC with comments"],
+    ids=["BEIR", "BEIR without a header", "TREC", "TREC with comments", "JSON"],
 )
 def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
     qrels = tmp_path / "qrels"
     qrels.write_bytes(text.encode())
     assert load_qrels(str(qrels)) == {"q1": {"d1": 2}, "q2": {"d#1": 0}}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("corpus-id\tquery-id\tscore\nd1\tq1\t2\n", ":1: expected the columns in the order 'query-id corpus-id score'"),
+        ("q1,d1,2\n", ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1"),
+        ('{"query-id": "q1", "corpus-id": "d1"}\n', ":1: 'score' is missing"),
+        ('{"_id": "q1", "text": "t"}\n', ":1: looks like JSON; expected judgments"),
+    ],
+)
+def test_invalid_judgments_are_rejected(tmp_path: Path, text: str, problem: str) -> None:
+    qrels = write_text(tmp_path / "qrels", text)
+    tracker = InputTracker(skip_bad=1) if "order" in problem else None  # would swap all columns
+    with pytest.raises(RecordError, match=problem):
+        load_qrels(str(qrels), tracker=tracker)
 
 
 @given(st.lists(st.floats() | st.floats(width=32, min_value=-9, max_value=9) | st.integers(-3, 3) | st.just(-0.0)))

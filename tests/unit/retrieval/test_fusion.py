@@ -12,7 +12,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.data.trec import Ranking, format_run_lines, load_run
-from drtk.errors import UsageError
+from drtk.errors import MismatchError, UsageError
 from drtk.retrieval.config import FuseSettings
 from drtk.retrieval.fusion import FUSIONS, append_unscored, break_ties, fuse, parse_weights
 from tests.run_commands import run_command
@@ -178,7 +178,11 @@ def test_the_command_writes_a_run_of_all_queries(runs, capfd):
     first = printed.splitlines()[0].split()
     assert (first[1:4], first[5]) == (["Q0", "p1", "1"], "both")
     assert float(first[4]) == pytest.approx(1 / 61 + 1 / 62)
+
+
+@pytest.mark.parametrize("names", [("bm25.run", "empty.run"), ("empty.run", "bm25.run"), ("empty.run", "empty.run")])
+def test_an_empty_run_is_rejected(runs, capfd, names):
     (runs / "empty.run").write_text("")
-    for second, message in (("empty.run", "drtk: fuse: there are no queries to fuse\n"), ("bm25.run", "")):
-        app(["fuse", "empty.run", second, "-q"], standalone_mode=False)
-        assert capfd.readouterr().err == message
+    with pytest.raises(MismatchError, match=r"^empty\.run: the run is empty; omit it"):
+        run_command(capfd, "fuse", *names, "-o", "fused.run")
+    assert not (runs / "fused.run").exists()
