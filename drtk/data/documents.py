@@ -322,10 +322,13 @@ def _parse_csv(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
     columns = reader.fieldnames or []
     named = [name for name in columns if name]
     repeated = [name for name in named if named.count(name) > 1]
-    if unusable := repeated or [name for name in columns[:1] if _NUMBER.fullmatch(name)]:
+    if repeated:
+        raise RecordError(f"{path}:1", f"names the column '{repeated[0]}' twice; rename one")
+    if columns and _NUMBER.fullmatch(columns[0]):
         advice = ", or use drtk convert, which reads TSV of ids and texts" if is_tsv else ""
-        problem = f"the first line does not name the columns ('{unusable[0]}'); add a line of distinct names{advice}"
-        raise RecordError(f"{path}:1", problem)
+        raise RecordError(
+            f"{path}:1", f"the first line does not name the columns ('{columns[0]}'); add a line of names{advice}"
+        )
     for number in count(1):
         line = reader.reader.line_num + 1
         try:
@@ -385,12 +388,13 @@ def _make_row_document(row: Row, id: str, number: int | None, place: str, fields
     `NAME: VALUE`.
     number: number of the row, appended to `id` if no column has the id; None for a single row
     """
-    columns = {"_id": (), "title": ("title",) if "title" in row else ()} | dict(fields)
-    columns.setdefault("text", [name for name in ("text", "contents") if name in row][:1])
+    by_name = {name.strip().lower(): name for name in reversed(row)}
+    title, *texts = ([by_name[name]] if name in by_name else [] for name in ("title", "text", "contents"))
+    columns: dict[str, Sequence[str]] = {"_id": (), "title": title, "text": texts[0] or texts[1]} | dict(fields)
     used = [name for names in columns.values() for name in names]
     for name in used:
         if name not in row:
-            return RecordError(place, f"no field '{name}'; the record has {', '.join(row)}")
+            return RecordError(place, f"no field '{name}'; the record has {', '.join(map(repr, row))}")
     if columns["_id"]:
         try:
             id = ":".join(parse_id(row[name], name) for name in columns["_id"])

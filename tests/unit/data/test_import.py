@@ -175,7 +175,7 @@ def test_rows_of_tables_become_documents(capfd: Capture, tmp_path: Path) -> None
     ]
     assert made["a.json:1"]["metadata"] == {"path": str(tmp_path / "a.json"), "year": 1999}
     write(tmp_path / "c.tsv", 'n\ttext\n1\t"Lift" rises\n2\tends with "\n')
-    write(tmp_path / "d.csv", "id|text\n1|bar\n")
+    write(tmp_path / "d.csv", "id|Title| TEXT\n1|t|bar\n")
     write(tmp_path / "e.csv", ",country,2018,2019,,\n0,Italy,1,2,,\n")
     write(tmp_path / "f.tsv", 'id\ttext\ttitle\n1\t"a ""b"""\tT\n')  # DPR
     made = import_rows(capfd, *(tmp_path / name for name in ("c.tsv", "d.csv", "e.csv", "f.tsv")))
@@ -183,6 +183,7 @@ def test_rows_of_tables_become_documents(capfd: Capture, tmp_path: Path) -> None
         *(("c.tsv:1", '"Lift" rises'), ("c.tsv:2", 'ends with "')),
         *(("d.csv:1", "bar"), ("e.csv:1", "country: Italy\n2018: 1\n2019: 2"), ("f.tsv:1", 'a "b"')),
     ]
+    assert made["d.csv:1"]["title"] == "t"
     with pytest.raises(UsageError, match="`field` body=x: expected _id=COLUMN, title=COLUMN or text=COLUMN"):
         run_command(capfd, "import", table, "--field", "body=x")
 
@@ -193,13 +194,13 @@ def test_rows_of_tables_become_documents(capfd: Capture, tmp_path: Path) -> None
         ("a.csv", "a,body\n1,2\n1,2,3\n", ":3: expected 2 columns, got 3; correct the line"),
         ("a.csv", "a,b\n1\n", ":2: expected 2 columns, got 1; correct the line"),
         ("a.csv", 'a\n"open\n', ":2: not CSV: unexpected end of data; correct the line"),
-        ("a.csv", "a,b\n1,2\n", ":2: no field 'body'; the record has a, b"),
+        ("a.csv", "a,b\n1,2\n", ":2: no field 'body'; the record has 'a', 'b'"),
         (
             "a.tsv",
             "0\tfirst\n1\tsecond\n",
-            ":1: the first line does not name the columns ('0'); add a line of distinct names",
+            ":1: the first line does not name the columns ('0'); add a line of names",
         ),
-        ("a.csv", "a,a,body\n1,2,3\n", ":1: the first line does not name the columns ('a')"),
+        ("a.csv", "a,a,body\n1,2,3\n", ":1: names the column 'a' twice; rename one"),
         ("a.mbox", "Subject: x\n\nbody\n", ":1: no line begins with 'From '; exclude the file"),
         ("a.json", '{"a": 1', ":1: not JSON: ends after 7 bytes; the file is incomplete"),
         ("a.json", "[1]", ":1: expected a JSON object or an array of objects; exclude the file"),
