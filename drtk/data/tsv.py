@@ -31,7 +31,7 @@ def parse_passage_lines(lines: Iterator[NumberedLine], *, name: str) -> Iterator
         return _parse_quoted(lines)
     if [column.strip() for column in columns] == QRELS_HEADER:
         return iter([(first[0], ValueError("is the header of judgments in BEIR's format; expected passages"))])
-    if (parse_columns := _read_header(columns, PASSAGE_IDS, ("text", "title"))) is not None:
+    if (parse_columns := _read_header(columns, PASSAGE_IDS, others=("title",))) is not None:
         return _parse_lines(lines, parse_columns)
     if columns[0].strip() in PASSAGE_IDS:
         return iter([(first[0], ValueError(_NO_TEXT_COLUMN))])
@@ -50,7 +50,7 @@ def parse_query_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     """Yield the rows of a query file: with a header, `id<TAB>text`, or DPR's `question<TAB>['answer', …]`."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
-    if (parse_columns := _read_header(columns, QUERY_IDS, ("text",))) is not None:
+    if (parse_columns := _read_header(columns, QUERY_IDS, ("text", "query", "question"))) is not None:
         return _parse_lines(lines, parse_columns)
     is_qa = len(columns) == 2 and _unquote_field(columns[1].strip()).startswith("[")
     if columns[0].strip() in QUERY_IDS and not is_qa:
@@ -113,10 +113,13 @@ def parse_candidate_lines(lines: Iterator[NumberedLine], kind: Literal["passages
     return _parse_lines(lines, parse_columns)
 
 
-def _read_header(columns: list[str], ids: Sequence[str], others: Sequence[str]) -> ParseColumns | None:
-    """Return the parser of the lines below a header with `text`, one of `ids` and any of `others`; None for other lines."""
+def _read_header(
+    columns: list[str], ids: Sequence[str], texts: Sequence[str] = ("text",), others: Sequence[str] = ()
+) -> ParseColumns | None:
+    """Return the parser of the lines below a header with one of `ids`, one of `texts` and any of `others`; None for other lines."""
     names = [column.strip() for column in columns]
-    if "text" not in names or sum(name in ids for name in names) != 1 or not {*names} <= {*ids, *others}:
+    is_header = all(sum(name in allowed for name in names) == 1 for allowed in (ids, texts))
+    if not is_header or not {*names} <= {*ids, *texts, *others}:
         return None
     return lambda columns: dict(zip(names, _check_columns(columns, len(names)), strict=True))
 

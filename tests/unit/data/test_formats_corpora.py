@@ -67,6 +67,7 @@ def test_passages_are_read_in_every_format(tmp_path: Path, name: str, content: b
         ("Tevatron", b'{"query_id":"1","query":"who?"}', Query("1", "who?")),
         ("MS MARCO", b"1\twho?\n", Query("1", "who?")),
         ("TSV with a header", b"text\tqid\nwho?\t1\n", Query("1", "who?")),
+        ("question in a header", b"qid\tquestion\n1\twho?\n", Query("1", "who?")),
     ],
 )
 def test_queries_are_read_in_every_format(tmp_path: Path, name: str, content: bytes, expected: Query) -> None:
