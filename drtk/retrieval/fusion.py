@@ -13,11 +13,11 @@ import numpy as np
 
 from drtk.data.runs import iter_aligned_rankings, read_scored_depth
 from drtk.data.trec import Ranking, format_run_lines, iter_rankings, load_run
-from drtk.errors import MismatchError, UsageError
+from drtk.errors import UsageError
 from drtk.registry import Registry
 from drtk.retrieval.config import FuseSettings
 from drtk.runtime.filter_job import FilterJob
-from drtk.runtime.progress import log
+from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import STANDARD, get_source_name
 
 BATCH_SIZE = 50  # queries; each may have thousands of hits in every run
@@ -176,12 +176,6 @@ def fuse(
     return append_unscored(fused, unscored)[: settings.top]
 
 
-def _check_not_empty(run: str, *, has_hits: bool) -> None:
-    """Raise MismatchError for a run without hits, such as the output of a failed search in a pipe."""
-    if not has_hits:
-        raise MismatchError(f"{get_source_name(run)}: the run is empty; omit it")
-
-
 FindWeights = Callable[[Sequence[Mapping[str, Ranking]], "Sequence[int | None] | None"], Sequence[float]]
 
 
@@ -206,8 +200,7 @@ def fuse_runs(
                 log(f"{run}: reranked to depth {depth:,}; only the scores of the top {depth:,} are normalized")
         scored_depths = scored_depths if any(scored_depths) else None
     others = [load_run(run, tracker=job.tracker) for run in runs[1:]]
-    for run, other in zip(runs[1:], others, strict=True):
-        _check_not_empty(run, has_hits=bool(other))
+    empty = [run for run, other in zip(runs[1:], others, strict=True) if not other]
     weights: Sequence[float]
     if find_weights is not None:
         first = load_run(runs[0], tracker=job.tracker)
@@ -226,7 +219,8 @@ def fuse_runs(
             has_hits = has_hits or bool(rankings[0])
             num_incomplete += not all(rankings)
             yield query_id, [ranking or [] for ranking in rankings]
-        _check_not_empty(runs[0], has_hits=has_hits)
+        for run in empty if has_hits else [runs[0], *empty]:  # such as the output of a failed search in a pipe
+            warn(f"{get_source_name(run)}: the run is empty")
         if num_incomplete:
             log(
                 f"{num_incomplete:,} {'query is' if num_incomplete == 1 else 'queries are'} missing from at least one run"
@@ -237,7 +231,7 @@ def fuse_runs(
             fused = fuse(rankings, weights, settings, method, scored_depths=scored_depths)
             yield format_run_lines(query_id, fused, settings.tag)
 
-    job.batch_size = BATCH_SIZE
+    job.batch_size, job.no_input_warning = BATCH_SIZE, "there are no queries to fuse"
     job.run(iter_all_rankings(), fuse_batch, unit="queries")
 
 

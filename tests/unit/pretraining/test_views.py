@@ -139,7 +139,9 @@ def test_weights_are_cropped_and_title_weights_prepended(shelf):
 
 def test_title_without_weights_is_rejected_if_the_text_has_weights(shelf):
     corpus = shelf(make_passage("p", title="e", weights=[1, 2, 3, 4]), fields={"weights"})
-    with pytest.raises(MismatchError, match=r"passage 'p' has weights but no 'title_weights'; run `drtk termweight`"):
+    with pytest.raises(
+        MismatchError, match=r"passage 'p' has weights but no 'title_weights'; run `drtk termweight --set title=join`"
+    ):
         apply_view("passage", corpus, 0, title="join")
     assert apply_view("passage", corpus, 0)[""].weights.tolist() == [1, 2, 3, 4]
 

@@ -123,7 +123,7 @@ def test_a_killed_process_is_reported(tmp_path):
 
 def test_a_runner_without_effect_is_rejected(shards, capfd):
     call = build(capfd, "bm25s")[:2]
-    with pytest.raises(UsageError, match=r"^--runner has no effect with --query and --tune"):
+    with pytest.raises(UsageError, match=r"^--runner has no effect with --query or --tune"):
         run_command(capfd, *call, "--query", "wing", *PROCESSES)
 
 
