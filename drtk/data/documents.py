@@ -320,9 +320,7 @@ def _parse_csv(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
         lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE, strict=True
     )
     columns = reader.fieldnames or []
-    named = [name for name in columns if name]
-    repeated = [name for name in named if named.count(name) > 1]
-    if repeated:
+    if repeated := [name for name in columns if name and columns.count(name) > 1]:
         raise RecordError(f"{path}:1", f"names the column '{repeated[0]}' twice; rename one")
     if columns and _NUMBER.fullmatch(columns[0]):
         advice = ", or use drtk convert, which reads TSV of ids and texts" if is_tsv else ""

@@ -14,7 +14,7 @@ from typing import Literal
 
 import orjson
 
-from drtk.data.rows import QUERY_IDS, Row, parse_id, take_field
+from drtk.data.rows import Row, parse_id, parse_row, take_field
 from drtk.data.sniff import sniff_kind
 from drtk.data.tables import is_table, iter_table_rows
 from drtk.data.tsv import QRELS_HEADER
@@ -322,13 +322,13 @@ def read_qrels(source: str, *, tracker: InputTracker) -> Iterator[tuple[int, Qre
             continue
         try:
             if line.lstrip().startswith(b"{"):
-                yield number, parse_qrel_row(orjson.loads(line))
+                yield number, parse_qrel_row(parse_row(line))
                 continue
             columns = _split_columns(line)
             if beir is None:
                 beir = len(columns) == 3
                 if beir and columns[2] == "score":
-                    if columns[1] in ("query-id", *QUERY_IDS):
+                    if columns[1] in ("query-id", "query_id", "qid"):
                         raise RecordError(
                             f"{source}:{number}", f"expected the columns in the order '{' '.join(QRELS_HEADER)}'"
                         )

@@ -500,7 +500,7 @@ def search_indexes(
 
 
 class PassageSearcher:
-    """Searcher of an index without query encoder that also looks up the retrieved passages in the corpus.
+    """Searcher of an index without a query encoder that also looks up the retrieved passages in the corpus.
 
     corpus: file of the passages; None uses the corpus recorded in the index
     Raises MismatchError for an index that requires encoded queries, and if the corpus is not recorded or missing.
@@ -509,7 +509,9 @@ class PassageSearcher:
     def __init__(self, index: str, *, corpus: str | None = None, settings: SearchSettings | None = None) -> None:
         self.indexes, self._index = IndexGroup([index], settings or SearchSettings()), index
         if self.indexes.needs_encoder:
-            raise MismatchError(f"{index}: requires encoded queries; give an index without query encoder, such as bm25")
+            raise MismatchError(
+                f"{index}: requires encoded queries; give an index without a query encoder, such as bm25"
+            )
         self.corpus = str(corpus or self.indexes.manifest.get("corpus") or "")
         if not self.corpus or not Path(self.corpus).exists():
             problem = f"corpus {self.corpus} does not exist" if self.corpus else "does not record the corpus"

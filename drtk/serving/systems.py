@@ -145,7 +145,7 @@ class Systems:
         self._reported: set[str] = set()  # systems with another corpus
         self.systems = [SearchSystem(name, folder, corpus, prompt=prompt) for name, folder in folders.items()]
         if prompt is not None and not any(system.group.needs_encoder for system in self.systems):
-            raise UsageError("`prompt` has no effect on indexes without query encoder; omit it")
+            raise UsageError("`prompt` has no effect on indexes without a query encoder; omit it")
         for system in self.systems:  # loads the encoders, so that a missing one is reported at the start
             system.search([Query("start", "a")], 1)
         with_corpus = [system for system in self.systems if system.passages.names]

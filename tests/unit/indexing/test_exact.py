@@ -235,10 +235,8 @@ def test_the_top_keys_of_blocks_are_those_of_all_scores(block, monkeypatch):
 def test_candidates_of_several_blocks_are_merged_at_once(monkeypatch):
     merges, merge = [], exact.TopKeys._merge
     monkeypatch.setattr(exact.TopKeys, "_merge", lambda self: [merges.append(1), merge(self)][1])
-    top, scores = (
-        exact.TopKeys(5, 10, torch.device("cpu")),
-        torch.rand(5, 4000, generator=torch.Generator().manual_seed(0)),
-    )
+    top = exact.TopKeys(5, 10, torch.device("cpu"))
+    scores = torch.rand(5, 4000, generator=torch.Generator().manual_seed(0))
     for number, block in enumerate(scores.split(100, dim=1)):
         top.add_scores(block, torch.arange(number * 100, number * 100 + 100))
         assert top.has_floor

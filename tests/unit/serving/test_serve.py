@@ -170,7 +170,7 @@ def test_systems_need_a_corpus_and_judged_queries(cwd: Path) -> None:
     (cwd / "other.tsv").write_text("query-id\tcorpus-id\tscore\nq9\td0#1\t1\n")
     with pytest.raises(MismatchError, match="no judged query"):
         Systems({"one": "one"}, queries="q.jsonl", qrels="other.tsv")
-    with pytest.raises(UsageError, match="`prompt` has no effect on indexes without query encoder"):
+    with pytest.raises(UsageError, match="`prompt` has no effect on indexes without a query encoder"):
         Systems({"one": "one"}, prompt="find ")
     (cwd / "c.jsonl").rename("moved.jsonl")
     with pytest.raises(MismatchError, match="corpus"):

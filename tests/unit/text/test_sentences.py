@@ -1,4 +1,4 @@
-"""Sentence splitting with Punkt, and sentence splitters."""
+"""Sentence splitting with Punkt."""
 
 from __future__ import annotations
 
