@@ -386,9 +386,8 @@ def _make_row_document(row: Row, id: str, number: int | None, place: str, fields
     `NAME: VALUE`.
     number: number of the row, appended to `id` if no column has the id; None for a single row
     """
-    by_name = {name.strip().lower(): name for name in reversed(row)}
-    title, *texts = ([by_name[name]] if name in by_name else [] for name in ("title", "text", "contents"))
-    columns: dict[str, Sequence[str]] = {"_id": (), "title": title, "text": texts[0] or texts[1]} | dict(fields)
+    columns: dict[str, Sequence[str]] = {"_id": (), "title": _find_column(row, "title"), "text": ()} | dict(fields)
+    columns["text"] = columns["text"] or _find_column(row, "text", "contents")
     used = [name for names in columns.values() for name in names]
     for name in used:
         if name not in row:
@@ -406,6 +405,12 @@ def _make_row_document(row: Row, id: str, number: int | None, place: str, fields
     else:
         text, others = "\n".join(f"{name}: {_format_value(value)}" for name, value in others.items()), {}
     return Passage(id, text, " ".join(_format_value(row[name]) for name in columns["title"]), others)
+
+
+def _find_column(row: Row, *names: str) -> Sequence[str]:
+    """Return the first of the columns `names`; if there is none, one in other case; [] if there is none either."""
+    exact = [name for name in names if name in row]
+    return (exact or [column for name in names for column in row if column.strip().lower() == name])[:1]
 
 
 def _format_value(value: Any) -> str:

@@ -142,7 +142,11 @@ def _parse_dpr_results(row: Row) -> ParsedExample:
 def parse_result_hits(row: Row) -> tuple[Query, list[tuple[str, float]]]:
     """Return the query and the (passage id, score) pairs of a row of DPR's retrieval results; the default score is 1/rank."""
     row = row.copy()
-    contexts = _parse_list(take_field(row, "ctxs"), "ctxs")
+    if "ctxs" not in row:
+        raise ValueError(
+            "JSON is read as a run only with DPR's field 'ctxs'; write lines with six columns, as TREC does"
+        )
+    contexts = _parse_list(row.pop("ctxs"), "ctxs")
     hits = []
     for position, ((passage, _), context) in enumerate(zip(_parse_contexts(contexts, "ctxs"), contexts, strict=True)):
         score = context.get("score", 1 / (position + 1))
@@ -211,6 +215,8 @@ def _parse_triplet(row: Row) -> ParsedExample:
     if isinstance(row.get("scores"), list):  # as written by sentence-transformers' mine_hard_negatives
         row.setdefault("score", row.pop("scores"))
     query = _take_query(row)
+    if others := [name for name in row if "negative" in name and not NEGATIVE.fullmatch(name)]:
+        raise ValueError(f"'{others[0]}' is unknown; name the negatives negative, negative_1, …")
     names = sorted(filter(NEGATIVE.fullmatch, row), key=lambda name: int(name.partition("_")[2] or 0))
     if not names and row.get("label") == 0:
         raise ValueError("'label' is 0, so 'positive' is not relevant; write triplets, or remove these rows")

@@ -11,6 +11,7 @@ from drtk.data.json_arrays import iter_array_rows
 from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, is_example, is_json_array
 
 _QUERY_TEXT_FIELDS = ("text", "question", "query", "query_text")
+GRADE_NAMES = ("score", "rel", "relevance", "grade", "label")  # last column in a header of judgments
 MAX_LINES = 10  # number of first lines that are read
 
 EXAMPLES, RUN, JUDGMENTS = "training examples", "hits of a TREC run", "judgments"
@@ -98,7 +99,7 @@ def _sniff_line(line: bytes) -> str | None:
         return RUN
     if len(columns) == 4 and _is_integer(columns[1]) and _is_integer(columns[3]):
         return JUDGMENTS
-    if len(columns) == 3 and columns[2] == "score":
+    if len(columns) == 3 and columns[2].lower() in GRADE_NAMES:
         return JUDGMENTS
     if len(columns) == 3 and _is_integer(columns[2]):
         return RANKED
@@ -109,6 +110,8 @@ def sniff_row(row: Row) -> str | None:
     """Return the kind of a JSON record (a constant of this module); None if it is unclear."""
     if is_example(row):
         return EXAMPLES
+    if "corpus-id" in row:
+        return JUDGMENTS
     if ("query_id" in row or "qid" in row) and "kind" in row and "text" in row:
         return EXPANSIONS
     if isinstance(row.get("answer", row.get("prediction")), str) and any(name in row for name in QUERY_IDS):

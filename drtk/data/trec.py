@@ -14,8 +14,9 @@ from typing import Literal
 
 import orjson
 
-from drtk.data.rows import Row, parse_id, parse_row, take_field
-from drtk.data.sniff import sniff_kind
+from drtk.data.json_arrays import iter_array_rows
+from drtk.data.rows import Row, is_json_array, parse_id, parse_row, take_field
+from drtk.data.sniff import GRADE_NAMES, RANKED, sniff_kind
 from drtk.data.tables import is_table, iter_table_rows
 from drtk.data.tsv import QRELS_HEADER
 from drtk.errors import RecordError
@@ -205,7 +206,7 @@ def _parse_lines(block: Iterable[tuple[int, bytes]], source: str, tracker: Input
         try:
             columns = _split_columns(line)
             if len(columns) < 6:
-                raise ValueError(f"expected 6 columns '{RUN_COLUMNS}', got {len(columns)}")
+                raise ValueError(f"expected 6 columns '{RUN_COLUMNS}', separated by tabs or spaces, got {len(columns)}")
             query_id, _, doc_id, rank, score, tag = columns[:6]
             hits = QueryHits(query_id, [doc_id], [_parse_score(score)], [_parse_int(rank, "rank")], [tag], [number])
         except ValueError as error:
@@ -309,8 +310,13 @@ def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments
 
 def read_qrels(source: str, *, tracker: InputTracker) -> Iterator[tuple[int, Qrel]]:
     """Yield (line number, judgment) in file order. Like `load_qrels`, but repeated pairs are not detected."""
+    rows: Iterator[tuple[int, Row | ValueError]] | None = None
     if is_table(source):
-        for number, row in iter_table_rows(source, tracker):
+        rows = iter_table_rows(source, tracker)
+    elif is_json_array(tracker.peek(source)[:64]):
+        rows = iter_array_rows(tracker.iter_blocks(source))
+    if rows is not None:
+        for number, row in rows:
             try:
                 yield number, parse_qrel_row(row)
             except ValueError as error:
@@ -327,8 +333,8 @@ def read_qrels(source: str, *, tracker: InputTracker) -> Iterator[tuple[int, Qre
             columns = _split_columns(line)
             if beir is None:
                 beir = len(columns) == 3
-                if beir and columns[2] == "score":
-                    if columns[1] in ("query-id", "query_id", "qid"):
+                if beir and columns[2].lower() in GRADE_NAMES:
+                    if columns[1].lower().startswith("q"):
                         raise RecordError(
                             f"{source}:{number}", f"expected the columns in the order '{' '.join(QRELS_HEADER)}'"
                         )
@@ -354,12 +360,13 @@ def parse_qrel_row(row: Row | ValueError) -> Qrel:
 
 def _describe_line_error(error: ValueError, line: bytes, number: int, expected: str) -> str:
     """Return the error message for a line; for the first line, add the kind of file it seems to be."""
-    if line.lstrip().startswith((b"{", b"[")) and b'"corpus-id"' not in line:
-        return f"looks like JSON; expected {expected}"
+    if line.lstrip().startswith(b"{"):
+        return str(error) if expected == "judgments" else f"looks like JSON; expected {expected}"
     kind = sniff_kind(line) if number == 1 else None
     if kind is not None and expected.removeprefix("a ") in kind:
         return str(error)
-    return f"{error}; the file looks like {kind}" if kind else str(error)
+    advice = "; make a run with drtk convert --as run" if kind == RANKED else ""
+    return f"{error}; the file looks like {kind}{advice}" if kind else str(error)
 
 
 def _parse_qrel(columns: list[str], count: int) -> Qrel:

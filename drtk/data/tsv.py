@@ -16,7 +16,7 @@ ParsedRow = tuple[int, Row | ValueError]
 ParseColumns = Callable[[list[str]], Row]
 DPR_HEADER = ["id", "text", "title"]
 QRELS_HEADER = ["query-id", "corpus-id", "score"]
-_NO_TEXT_COLUMN = "is a header without a column 'text'; name the columns, such as id<TAB>title<TAB>text"
+_QUERY_TEXTS = ("text", "query", "question")  # names of the column of a query's text
 _MAX_FIELD_SIZE = 1 << 24  # characters of a quoted field; limits the memory for a quote that is not closed
 
 
@@ -27,14 +27,13 @@ def parse_passage_lines(lines: Iterator[NumberedLine], *, name: str) -> Iterator
     """
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
-    if [column.strip() for column in columns] == DPR_HEADER:
+    names = _read_names(columns)
+    if names == DPR_HEADER:
         return _parse_quoted(lines)
-    if [column.strip() for column in columns] == QRELS_HEADER:
+    if names == QRELS_HEADER:
         return iter([(first[0], ValueError("is the header of judgments in BEIR's format; expected passages"))])
-    if (parse_columns := _read_header(columns, PASSAGE_IDS, others=("title",))) is not None:
-        return _parse_lines(lines, parse_columns)
-    if columns[0].strip() in PASSAGE_IDS:
-        return iter([(first[0], ValueError(_NO_TEXT_COLUMN))])
+    if {"title", *_QUERY_TEXTS, *PASSAGE_IDS} & {*names}:
+        return _parse_lines_below(first, names, lines, PASSAGE_IDS, ("text",), ("title",))
     if len(columns) == 3 and len(columns[2]) > len(columns[1]):
         warn(
             f"{name}: read as id, text, title, but the third column is longer than the second; "
@@ -50,23 +49,29 @@ def parse_query_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     """Yield the rows of a query file: with a header, `id<TAB>text`, or DPR's `question<TAB>['answer', …]`."""
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
-    if (parse_columns := _read_header(columns, QUERY_IDS, ("text", "query", "question"))) is not None:
-        return _parse_lines(lines, parse_columns)
+    names = _read_names(columns)
     is_qa = len(columns) == 2 and _unquote_field(columns[1].strip()).startswith("[")
-    if columns[0].strip() in QUERY_IDS and not is_qa:
-        return iter([(first[0], ValueError(_NO_TEXT_COLUMN))])
+    if {*_QUERY_TEXTS, *QUERY_IDS} & {*names} and not is_qa:
+        return _parse_lines_below(first, names, lines, QUERY_IDS, _QUERY_TEXTS)
     return _parse_lines(
         chain([first], lines), _parse_question if is_qa else _parse_pair if len(columns) == 2 else None, "2 (qid text)"
     )
 
 
-def parse_example_header(line: bytes) -> ParseColumns | None:
-    """Return the parser of the lines below the header of training data (anchor, positive, …); None for another line."""
-    names = [column.strip() for column in line.decode(errors="replace").split("\t")]
-    others = {"positive", "score", *QUERY_IDS, *ANCHORS}
-    is_header = "positive" in names and any(name in names for name in ANCHORS)
-    if not is_header or not all(name in others or NEGATIVE.fullmatch(name) for name in names):
+def parse_example_header(line: bytes) -> ParseColumns | ValueError | None:
+    """Return the parser of the lines below the header of training data (anchor, positive, …); None for another line.
+
+    A header with an unknown column gives a ValueError.
+    """
+    names = _read_names(line.decode(errors="replace").split("\t"))
+    names = [{"pos": "positive", "neg": "negative"}.get(name, name) for name in names]  # FlagEmbedding's names
+    if "positive" not in names or not any(name in names for name in ANCHORS):
         return None
+    for name in names:
+        if name not in ("positive", "score", *QUERY_IDS, *ANCHORS) and not NEGATIVE.fullmatch(name):
+            return ValueError(
+                f"is a header with the unknown column '{name}'; name the columns, such as query<TAB>positive<TAB>negative"
+            )
     return lambda columns: _parse_score(dict(zip(names, _check_columns(columns, len(names)), strict=True)))
 
 
@@ -84,7 +89,10 @@ def parse_example_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     first = next(lines, None)
     if first is None:
         return iter(())
-    if (parse_columns := parse_example_header(first[1])) is not None:
+    parse_columns = parse_example_header(first[1])
+    if isinstance(parse_columns, ValueError):
+        return iter([(first[0], parse_columns)])
+    if parse_columns is not None:
         return _parse_lines(lines, parse_columns)
     return _parse_lines(chain([first], lines), _parse_triple)
 
@@ -113,15 +121,30 @@ def parse_candidate_lines(lines: Iterator[NumberedLine], kind: Literal["passages
     return _parse_lines(lines, parse_columns)
 
 
-def _read_header(
-    columns: list[str], ids: Sequence[str], texts: Sequence[str] = ("text",), others: Sequence[str] = ()
-) -> ParseColumns | None:
-    """Return the parser of the lines below a header with one of `ids`, one of `texts` and any of `others`; None for other lines."""
-    names = [column.strip() for column in columns]
-    is_header = all(sum(name in allowed for name in names) == 1 for allowed in (ids, texts))
-    if not is_header or not {*names} <= {*ids, *texts, *others}:
-        return None
-    return lambda columns: dict(zip(names, _check_columns(columns, len(names)), strict=True))
+def _read_names(columns: list[str]) -> list[str]:
+    """Return the columns of a first line as the names that they may be."""
+    return [column.strip().lower() for column in columns]
+
+
+def _parse_lines_below(
+    header: NumberedLine,
+    names: list[str],
+    lines: Iterator[NumberedLine],
+    ids: Sequence[str],
+    texts: Sequence[str],
+    others: Sequence[str] = (),
+) -> Iterator[ParsedRow]:
+    """Yield the rows of the lines below a header, or an error if it does not have one of `ids`, one of `texts` and any of `others`."""
+    unknown = [name for name in names if name not in (*ids, *texts, *others)]
+    problem = f"with the unknown column '{unknown[0]}'" if unknown else ""
+    for name, allowed in (("id", ids), ("text", texts)):
+        count = sum(name in allowed for name in names)
+        if count != 1 and not problem:
+            problem = f"{'with several columns' if count else 'without a column'} '{name}'"
+    if problem:
+        columns = "<TAB>".join(("id", *others, "text"))
+        return iter([(header[0], ValueError(f"is a header {problem}; name the columns, such as {columns}"))])
+    return _parse_lines(lines, lambda columns: dict(zip(names, _check_columns(columns, len(names)), strict=True)))
 
 
 def _parse_lines(

@@ -137,6 +137,6 @@ class SentenceSettings:
     seed: int = option(42, "Random seed.", panel=CONTROL)
     format: Literal["table", "jsonl", "markdown", "latex", "csv"] = option("table", "Output format.")
     digits: int = setting(4, DIGITS, at_least=0, at_most=17)
-    setting: Literal["all", "mean"] = setting(
+    aggregation: Literal["all", "mean"] = setting(
         "all", "Correlation over all pairs (all), or mean correlation of the subsets (mean); STS12 to STS16 only."
     )

@@ -233,7 +233,7 @@ def _evaluate_sts(task: Task, vectors: SentenceVectors, settings: SentenceSettin
         subsets = {name: compute_spearman(values, task.rated[name].scores) for name, values in cosines.items()}
         mean = float(np.mean(list(subsets.values())))
         details |= {"mean of subsets": mean, "subsets": subsets}
-        value = mean if settings.setting == "mean" else value
+        value = mean if settings.aggregation == "mean" else value
     return {task.name: value}, details
 
 

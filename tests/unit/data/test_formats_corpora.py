@@ -67,7 +67,7 @@ def test_passages_are_read_in_every_format(tmp_path: Path, name: str, content: b
         ("Tevatron", b'{"query_id":"1","query":"who?"}', Query("1", "who?")),
         ("MS MARCO", b"1\twho?\n", Query("1", "who?")),
         ("TSV with a header", b"text\tqid\nwho?\t1\n", Query("1", "who?")),
-        ("question in a header", b"qid\tquestion\n1\twho?\n", Query("1", "who?")),
+        ("question in a header", b"QID\tQuestion\n1\twho?\n", Query("1", "who?")),
     ],
 )
 def test_queries_are_read_in_every_format(tmp_path: Path, name: str, content: bytes, expected: Query) -> None:
@@ -119,7 +119,15 @@ def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -
         (BEIR + BEIR, 2, "duplicate id '7'"),
         ("text".encode("utf-16"), 1, "not UTF-8 at byte 1 (UTF-16?)"),
         (b"anchor,positive\n", 1, "expected a JSON object, got comma-separated text; convert it to JSONL or TSV"),
-        (b"_id\tbody\n1\tx\n", 1, "is a header without a column 'text'"),
+        (
+            b"_id\tbody\n1\tx\n",
+            1,
+            "is a header with the unknown column 'body'; name the columns, such as id<TAB>title<TAB>text",
+        ),
+        (b"sku\tTitle\tText\n1\tx\ty\n", 1, "is a header with the unknown column 'sku'"),
+        (b"qid\tquestion\n1\tx\n", 1, "is a header with the unknown column 'qid'"),
+        (b"id\ttitle\n1\tx\n", 1, "is a header without a column 'text'"),
+        (b"id\tdocid\ttext\n1\t1\tx\n", 1, "is a header with several columns 'id'"),
         (b"just text\n", 1, "expected a JSON object, got other text"),
         (b"1\ta\n2\tb\tc\n", 2, "expected 2 columns, got 3"),
         (b"1\ta\n2\tb\x00\n", 2, "contains a NUL byte"),

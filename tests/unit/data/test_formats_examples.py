@@ -147,6 +147,11 @@ def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
             match=r"triples\.tsv:1: columns without names; before texts, add a header line, such as query<TAB>",
         ):
             list(read_examples(str(plain)))
+    headed.write_text("Query\tpos\tneg\nwho is it\tit is me\tnot you\n")
+    assert next(readers.iter_examples(str(headed), InputTracker())) == (2, first)
+    headed.write_text("query\tpositive\tnegatives\nwho is it\tit is me\tnot you\n")
+    with pytest.raises(RecordError, match=r"headed\.tsv:1: is a header with the unknown column 'negatives'; name the"):
+        list(read_examples(str(headed)))
     headed.write_text("anchor\tpositive\nwho\n")
     with pytest.raises(RecordError, match=r"headed\.tsv:2: expected 2 columns, got 1$"):
         list(read_examples(str(headed)))
@@ -229,7 +234,11 @@ IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
         ({"anchor": "", "positive": "a"}, "the query or the positive is empty; remove the row"),
         ({"query": "q", "pos": ["a"], "neg": [""]}, "'neg' has an empty text; remove it"),
         ({"anchor": "q", "positive": "a", "label": 0}, "'label' is 0, so 'positive' is not relevant"),
-        ({"query": "q", "positive": "a", "negatives": ["b"]}, "'negatives' is not a field of examples with 'positive'"),
+        (
+            {"query": "q", "positive": "a", "negatives": ["b"]},
+            "'negatives' is unknown; name the negatives negative, negative_1, …",
+        ),
+        ({"query": "q", "positive": "a", "hard_negative": "b"}, "'hard_negative' is unknown"),
         ({"query": "q", "pos": ["a"], "scores": [1]}, "'scores' is not a field of examples with 'pos'"),
         ({"_id": "1", "text": "a passage"}, "not a training example"),
     ],

@@ -176,14 +176,16 @@ def test_rows_of_tables_become_documents(capfd: Capture, tmp_path: Path) -> None
     assert made["a.json:1"]["metadata"] == {"path": str(tmp_path / "a.json"), "year": 1999}
     write(tmp_path / "c.tsv", 'n\ttext\n1\t"Lift" rises\n2\tends with "\n')
     write(tmp_path / "d.csv", "id|Title| TEXT\n1|t|bar\n")
+    write(tmp_path / "g.csv", "Text,contents,TITLE,title\n,bar,b,a\n")  # exact names count
     write(tmp_path / "e.csv", ",country,2018,2019,,\n0,Italy,1,2,,\n")
     write(tmp_path / "f.tsv", 'id\ttext\ttitle\n1\t"a ""b"""\tT\n')  # DPR
-    made = import_rows(capfd, *(tmp_path / name for name in ("c.tsv", "d.csv", "e.csv", "f.tsv")))
+    made = import_rows(capfd, *(tmp_path / name for name in ("c.tsv", "d.csv", "e.csv", "f.tsv", "g.csv")))
     assert [(id, row["text"]) for id, row in made.items()] == [
         *(("c.tsv:1", '"Lift" rises'), ("c.tsv:2", 'ends with "')),
         *(("d.csv:1", "bar"), ("e.csv:1", "country: Italy\n2018: 1\n2019: 2"), ("f.tsv:1", 'a "b"')),
+        ("g.csv:1", "bar"),
     ]
-    assert made["d.csv:1"]["title"] == "t"
+    assert (made["d.csv:1"]["title"], made["g.csv:1"]["title"]) == ("t", "a")
     with pytest.raises(UsageError, match="`field` body=x: expected _id=COLUMN, title=COLUMN or text=COLUMN"):
         run_command(capfd, "import", table, "--field", "body=x")
 

@@ -48,7 +48,7 @@ QREL_LINES, READ_QRELS = ("q1 0 d1 1", "q1 0 d2 0", "q1 0 d3 1"), {"q1": {"d1": 
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("q1 Q0 d3 3 9", "expected 6 columns 'qid Q0 docid rank score tag', got 5"),
+        ("q1 Q0 d3 3 9", "expected 6 columns 'qid Q0 docid rank score tag', separated by tabs or spaces, got 5"),
         ("q1 Q0 d3 3 high t", "score 'high' is not a number"),
         ("q1 Q0 d3 3 nan t", "score 'nan' is not finite"),
         ("q1 Q0 d3 3 inf t", "score 'inf' is not finite"),
@@ -114,9 +114,11 @@ def test_load_run_groups_scattered_lines_and_iter_rankings_rejects_them(tmp_path
         "q1\td1\t2\nq2\td#1\t0\n",
         "q1 0 d1 2\nq2 0 d#1 0\n",
         "# a comment\r\nq1\tQ0\td1\t2\r\n\r\n# another\r\nq2\tQ0\td#1\t0\r\n",
+        "qid docid Rel\nq1 d1 2\nq2 d#1 0\n",
         '{"query-id": "q1", "corpus-id": "d1", "score": 2}\n{"score": 0, "query-id": "q2", "corpus-id": "d#1"}\n',
+        '[{"query-id": "q1", "corpus-id": "d1", "score": 2},\n{"score": 0, "query-id": "q2", "corpus-id": "d#1"}]\n',
     ],
-    ids=["BEIR", "BEIR without a header", "TREC", "TREC with comments", "JSON"],
+    ids=["BEIR", "BEIR without a header", "TREC", "TREC with comments", "other names", "JSON", "JSON array"],
 )
 def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
     qrels = tmp_path / "qrels"
@@ -130,7 +132,8 @@ def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
         ("corpus-id\tquery-id\tscore\nd1\tq1\t2\n", ":1: expected the columns in the order 'query-id corpus-id score'"),
         ("q1,d1,2\n", ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1"),
         ('{"query-id": "q1", "corpus-id": "d1"}\n', ":1: 'score' is missing"),
-        ('{"_id": "q1", "text": "t"}\n', ":1: looks like JSON; expected judgments"),
+        ('{"_id": "q1", "text": "t"}\n', ":1: 'query-id' is missing; other fields of the record: _id, text"),
+        ("Doc\tQuery-ID\tScore\nd1\tq1\t2\n", ":1: expected the columns in the order 'query-id corpus-id score'"),
     ],
 )
 def test_invalid_judgments_are_rejected(tmp_path: Path, text: str, problem: str) -> None:

@@ -49,7 +49,7 @@ def test_eval_sentences_computes_all_and_mean_over_subsets(folder: Path, capfd: 
     assert result["values"]["STS12"] == pytest.approx(0.347863, abs=2e-6)
     assert result["mean of subsets"] == pytest.approx(1)
     assert result["subsets"] == {"A": pytest.approx(1), "B": pytest.approx(1)}
-    result = eval_as_json(capfd, "v.jsonl", "--data", "data", "--set", "setting=mean")["STS12"]
+    result = eval_as_json(capfd, "v.jsonl", "--data", "data", "--set", "aggregation=mean")["STS12"]
     assert result["values"]["STS12"] == pytest.approx(1)
     table = run_command(capfd, "eval-sentences", "-q", "mine=v.jsonl", "--data", "data").splitlines()
     assert table == ["system   STS12", "mine    0.3479"]
