@@ -136,7 +136,7 @@ def run_packed_attention(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention function for transformers: attention within each text of a packed row; sdpa without `packing`.
+    """Attention function for transformers: flash attention within each text of a packed row; sdpa without `packing`.
 
     query, key, value: (1, heads, T, head size); key and value may have fewer heads (grouped-query attention)
     sliding_window: attend only to tokens at a smaller distance than this    returns: (1, T, heads, head size)
@@ -148,70 +148,23 @@ def run_packed_attention(
         return output
     is_causal = getattr(module, "is_causal", True) and getattr(module.config, "is_causal", True)
     left = -1 if sliding_window is None or sliding_window >= packing.width else sliding_window - 1
-    run = _run_sdpa if query.device.type == "cpu" else _run_flash_attention
-    window = left, 0 if is_causal else left
-    return run(module, query, key, value, packing, dropout=dropout, scaling=scaling, window=window), None
-
-
-def _run_flash_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    packing: Packing,
-    *,
-    dropout: float,
-    scaling: float | None,
-    window: tuple[int, int],
-) -> Tensor:
-    """Run the flash attention kernel of `torch.nn.attention.varlen`; its public function does not support dropout.
-
-    window: numbers of visible tokens (before, after) a token; -1: all
-    """
     # under autocast, rotary embeddings make queries and keys float32
     inputs = [each[0].transpose(0, 1).to(value.dtype) for each in (query, key, value)]  # (T, heads, head size)
-    places = packing.offsets, packing.offsets, packing.width, packing.width
+    # the kernel of `torch.nn.attention.varlen`, whose public function does not support dropout
     context: Tensor = torch.ops.aten._flash_attention_forward(
         *inputs,
-        *places,
+        packing.offsets,
+        packing.offsets,
+        packing.width,
+        packing.width,
         dropout,
-        window == (-1, 0),
+        is_causal and left < 0,
         False,
         scale=scaling,
-        window_size_left=window[0],
-        window_size_right=window[1],
+        window_size_left=left,
+        window_size_right=0 if is_causal else left,
     )[0]
-    return context.unsqueeze(0)
-
-
-def _run_sdpa(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    packing: Packing,
-    *,
-    dropout: float,
-    scaling: float | None,
-    window: tuple[int, int],
-) -> Tensor:
-    """Run sdpa on each group of consecutive texts of equal length. Arguments as in `_run_flash_attention`."""
-    left, right = window
-    outputs = []
-    lengths, counts = (run.tolist() for run in torch.unique_consecutive(packing.offsets.diff(), return_counts=True))
-    sizes = [length * texts for length, texts in zip(lengths, counts, strict=True)]
-    parts = zip(*(each[0].split(sizes, dim=1) for each in (query, key, value)), strict=True)
-    for length, texts, part in zip(lengths, counts, parts, strict=True):
-        # (texts, heads, length, head size) each
-        batch = (each.unflatten(1, (texts, length)).transpose(0, 1) for each in part)
-        mask = None
-        if left >= 0:
-            places = torch.arange(length)
-            distance = places.unsqueeze(1) - places  # positive: to a token before
-            mask = (distance <= left) & (distance >= -right)
-        options: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": window == (-1, 0)}
-        outputs.append(sdpa_attention_forward(module, *batch, mask, **options)[0].flatten(0, 1))
-    return torch.cat(outputs).unsqueeze(0)
+    return context.unsqueeze(0), None
 
 
 AttentionInterface.register(PACKED, run_packed_attention)

@@ -20,6 +20,7 @@ from drtk.models.backbone import BackboneAdapter
 from drtk.models.device import AttentionBackend
 from drtk.models.packing import MODEL_TYPES, Packing, enable_packing, is_packed
 from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch
+from tests.packed_attention import allow_packing_on_a_cpu
 from tests.pretraining_setup import PretrainingFiles
 from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder, write_collection
 
@@ -32,14 +33,7 @@ Count = Callable[[], int]
 @pytest.fixture
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> Count:
     """Allow packing on the CPU, and return a function that returns the number of packed attention calls so far."""
-    calls, run = [], packing._run_sdpa
-
-    def count(*args: Any, **options: Any) -> Tensor:
-        calls.append(1)
-        return run(*args, **options)
-
-    monkeypatch.setitem(packing.DTYPES, "cpu", (torch.float32,))
-    monkeypatch.setattr(packing, "_run_sdpa", count)
+    calls = allow_packing_on_a_cpu(monkeypatch)
     return lambda: len(calls)
 
 
@@ -175,41 +169,6 @@ def test_a_gpu_needs_a_flash_attention_kernel(monkeypatch: pytest.MonkeyPatch) -
     assert not enable_packing(create_model("bert"), CPU)  # a CPU pads by default
     capability = (7, 5)
     assert not enable_packing(create_model("bert"), gpu)
-
-
-def run_kernel(query: Tensor, key: Tensor, value: Tensor, *places: Any, scale: float, **window: int) -> tuple[Tensor]:
-    """Return the documented result of `aten::_flash_attention_forward`, (T, heads, head size)."""
-    offsets, other_offsets, width, _, dropout, is_causal, _ = places
-    assert (offsets.dtype, dropout) == (torch.int32, 0.1)
-    assert torch.equal(offsets, other_offsets)
-    assert width == int(offsets.diff().max())
-    left, right = window["window_size_left"], window["window_size_right"]
-    assert not is_causal or right == 0
-    places, texts = torch.arange(len(query)), torch.repeat_interleave(offsets.diff())
-    distance = places.unsqueeze(1) - places
-    visible = texts.unsqueeze(1) == texts
-    visible &= (distance <= left) | (left < 0)
-    visible &= (distance >= -right) | (right < 0)
-    key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value))
-    scores = torch.einsum("qhd,khd->hqk", query, key) * scale
-    return (torch.einsum("hqk,khd->qhd", scores.masked_fill(~visible, -torch.inf).softmax(-1), value),)
-
-
-@pytest.mark.parametrize(("is_causal", "sliding_window"), [(False, None), (False, 3), (True, None), (True, 3)])
-def test_the_kernel_gets_what_sdpa_gets(
-    is_causal: bool, sliding_window: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = nn.Module()
-    module.is_causal, module.config, module.num_key_value_groups = is_causal, object(), 2
-    torch.manual_seed(0)
-    query, key, value = (torch.randn(1, heads, sum(LENGTHS), 8) for heads in (4, 2, 2))
-    mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS).unsqueeze(1)
-    options: dict[str, Any] = {"packing": Packing.from_mask(mask), "scaling": 0.3, "sliding_window": sliding_window}
-    expected, _ = packing.run_packed_attention(module, query, key, value, None, **options)
-    monkeypatch.setattr(packing, "_run_sdpa", packing._run_flash_attention)
-    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", run_kernel)
-    actual, _ = packing.run_packed_attention(module, query.double(), key.double(), value, None, dropout=0.1, **options)
-    torch.testing.assert_close(actual, expected)
 
 
 def test_the_kernel_of_torch_accepts_the_call_and_has_a_gradient() -> None:

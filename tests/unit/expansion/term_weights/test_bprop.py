@@ -20,6 +20,7 @@ from drtk.expansion.term_weights.bprop import (
     softmax,
 )
 from drtk.models import packing
+from tests.packed_attention import allow_packing_on_a_cpu
 from tests.tiny_models import save_tiny_encoder, save_tiny_generator
 
 TEXTS = ["rivers riverward", "enginess violins planeting gardenal marketous winterish", "castles"]
@@ -89,7 +90,7 @@ def test_attention_is_the_mean_of_the_last_layers_first_row(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["Bert", "DistilBert"])
 def test_attention_without_padding_is_equal(tmp_path, kind, monkeypatch):
     folder = encoder(tmp_path / "m", kind)
-    monkeypatch.setitem(packing.DTYPES, "cpu", (torch.float32,))
+    allow_packing_on_a_cpu(monkeypatch)
     attention = attend(folder)
     assert packing.is_packed(attention._model)
     check_close(attention(pieces(folder)), expected_attention(folder))

@@ -29,6 +29,7 @@ from drtk.text.words import make_stemmer
 from drtk.training.dataset import SampledExample
 from drtk.training.examples import PackedExamples
 from drtk.training.sampling import EpochDataset
+from tests.packed_attention import allow_packing_on_a_cpu
 from tests.tiny_models import save_tiny_encoder
 
 
@@ -131,7 +132,7 @@ def test_the_largest_impact_is_that_of_all_passages(model):
 def test_weights_without_padding_are_equal(model, monkeypatch):
     texts = [[5, 6, 7, 8], [9], [10, 11]]
     expected = TermWeightPredictor(init_term_weight_model(model, "deepct", seed=1), device="cpu")(texts)
-    monkeypatch.setitem(packing.DTYPES, "cpu", (torch.float32,))
+    allow_packing_on_a_cpu(monkeypatch)
     weighter = init_term_weight_model(model, "deepct", seed=1)
     packed = TermWeightPredictor(weighter, device="cpu")
     assert packing.is_packed(weighter.module.backbone)
