@@ -1,8 +1,4 @@
-"""Evaluate runs, answers and sentence vectors.
-
-METRICS has drtk's measures that are computed from the grade at every rank. metrics.RANK_MEASURES has those that are
-computed from the ranks of judged documents.
-"""
+"""Evaluate runs, answers and sentence vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from drtk.registry import Registry
 METRICS = Registry(
     "measure",
     {
-        "Answer": ("drtk.evaluation.metrics:top_k_accuracy", "whether a top-k passage contains an answer"),
+        "Answer": ("drtk.evaluation.metrics:success", "whether a top-k passage contains an answer"),
         "num_rel": ("drtk.evaluation.metrics:count_relevant", "number of relevant documents"),
         "iprec_at_recall": ("drtk.evaluation.metrics:precision_at_recall", "interpolated precision at a recall level"),
         "11pt_avg": (

@@ -112,16 +112,16 @@ class Evaluator:
     def __init__(self, judgments: Judgments, measures: Iterable[Measure]) -> None:
         self.judgments = judgments
         self.measures = list(measures)
-        self._builtin = [
-            (measure, METRICS.load(measure.key)) for measure in self.measures if measure.engine == "builtin"
-        ]
-        trec = [
-            (measure, RANK_MEASURES.get(measure.key.removesuffix(f"_{measure.params.get('cutoff')}")))
-            for measure in self.measures
-            if measure.engine == "trec_eval"
-        ]
-        self._by_ranks = [(measure, compute) for measure, compute in trec if compute is not None]
-        self._by_pytrec = [measure for measure, compute in trec if compute is None]
+        self._by_ranks: list[tuple[Measure, Callable[..., Value]]] = []
+        self._by_pytrec: list[Measure] = []
+        for measure in self.measures:
+            key = measure.key.removesuffix(f"_{measure.params.get('cutoff')}")
+            if measure.engine == "builtin":
+                self._by_ranks.append((measure, METRICS.load(measure.key)))
+            elif measure.engine == "trec_eval" and key in RANK_MEASURES:
+                self._by_ranks.append((measure, RANK_MEASURES[key]))
+            elif measure.engine == "trec_eval":
+                self._by_pytrec.append(measure)
         self._by_ir_measures = [measure for measure in self.measures if measure.engine == "ir_measures"]
 
     @property
@@ -167,13 +167,9 @@ class Evaluator:
 
     def _compute_values(self, ranking: JudgedRanks, judged_grades: list[int]) -> dict[str, Value]:
         values: dict[str, Value] = {}
-        grades = ranking.to_grades() if self._builtin else []
         for measure, compute in self._by_ranks:
             ranks = ranking.drop_unjudged() if measure.judged_only else ranking
             values[measure.name] = compute(ranks, judged_grades, rel=measure.rel, **measure.params)
-        for measure, compute in self._builtin:
-            by_rank = ranking.drop_unjudged().to_grades() if measure.judged_only else grades
-            values[measure.name] = compute(by_rank, judged_grades, rel=measure.rel, **measure.params)
         return values
 
     def _iter_pytrec_values(self, rankings: Rankings) -> Iterator[tuple[str, dict[str, Value]]]:

@@ -1,4 +1,4 @@
-"""Compute measures of one query from the ranks of judged documents, or from the grade at every rank."""
+"""Compute measures of one query from the ranks of judged documents."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 
-Grades = Sequence[int | None]  # by rank; None: not in the judgments; below 0: pooled but not judged, as in trec_eval
 RECALL_LEVELS = tuple(level / 10 for level in range(11))
 
 
 @dataclass(frozen=True)
 class JudgedRanks:
-    """Judged documents of a ranking: their ranks (from 1, ascending) and grades, and the length of the whole ranking."""
+    """Judged documents of a ranking: their ranks (from 1, ascending) and grades, and the length of the whole ranking.
+
+    Documents with a grade below 0 are pooled but not judged, as in trec_eval.
+    """
 
     ranks: Sequence[int]
     grades: Sequence[int]
@@ -41,21 +43,14 @@ class JudgedRanks:
         grades = [grade for grade in self.grades if grade >= 0]
         return JudgedRanks(range(1, len(grades) + 1), grades, len(grades))
 
-    def to_grades(self) -> list[int | None]:
-        """Return the grade at every rank; None for documents that are not in the judgments."""
-        grades: list[int | None] = [None] * self.length
-        for rank, grade in zip(self.ranks, self.grades, strict=True):
-            grades[rank - 1] = grade
-        return grades
-
     def find_relevant_ranks(self, rel: int, cutoff: int | None = None) -> list[int]:
         """Return the ranks of relevant documents in the top `cutoff`."""
         last = self.length if cutoff is None else cutoff
         return [rank for rank, grade in zip(self.ranks, self.grades, strict=True) if grade >= rel and rank <= last]
 
 
-# Arguments of the functions of RANK_MEASURES: the ranks of judged documents (`ranking`), the grades of all judged documents
-# of the query (`judged_grades`), the minimum relevance grade (`rel`) and the number of ranks that count (`cutoff`; None: all).
+# Arguments of the measures: the ranks of judged documents (`ranking`), the grades of all judged documents of the query
+# (`judged_grades`), the minimum relevance grade (`rel`) and the number of ranks that count (`cutoff`; None: all).
 
 
 def reciprocal_rank(
@@ -68,7 +63,7 @@ def reciprocal_rank(
 
 def recall(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int | None = None) -> float:
     """Return the share of the relevant documents that is in the top `cutoff`; 0 without relevant documents."""
-    total = count_relevant((), judged_grades, rel=rel)
+    total = count_relevant(ranking, judged_grades, rel=rel)
     return len(ranking.find_relevant_ranks(rel, cutoff)) / total if total else 0.0
 
 
@@ -89,14 +84,14 @@ def average_precision(
 
     The sum is over the top `cutoff`. The value is 0 if R is 0.
     """
-    total = count_relevant((), judged_grades, rel=rel)
+    total = count_relevant(ranking, judged_grades, rel=rel)
     ranks = ranking.find_relevant_ranks(rel, cutoff)
     return sum(number / rank for number, rank in enumerate(ranks, start=1)) / total if total else 0.0
 
 
 def r_precision(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1) -> float:
     """Return precision at rank R, the number of relevant documents; 0 if R is 0."""
-    total = int(count_relevant((), judged_grades, rel=rel))
+    total = int(count_relevant(ranking, judged_grades, rel=rel))
     return len(ranking.find_relevant_ranks(rel, total)) / total if total else 0.0
 
 
@@ -145,61 +140,56 @@ RANK_MEASURES: dict[str, Callable[..., float]] = {  # by trec_eval's name, witho
 }
 
 
-# The functions of the registry METRICS get the grade at every rank (`grades`) in place of `ranking`.
-
-
-def top_k_accuracy(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
-    """Return 1 if a passage in the top `cutoff` contains an answer (top-k accuracy), else 0."""
-    return float(any(grade is not None and grade >= rel for grade in grades[:cutoff]))
-
-
-def compute_unjudged_share(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
+def compute_unjudged_share(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int) -> float:
     """Return the share of unjudged documents in the top `cutoff` (trec_eval's unj); missing ranks count as judged."""
-    return sum(grade is None or grade < 0 for grade in grades[:cutoff]) / cutoff
+    judged = ranking.find_relevant_ranks(0, cutoff)  # of any grade but negative ones
+    return (min(cutoff, ranking.length) - len(judged)) / cutoff
 
 
-def count_relevant(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1) -> float:
+def count_relevant(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1) -> float:
     """Return the number of relevant documents of the query."""
     return float(sum(grade >= rel for grade in judged_grades))
 
 
-def precision_at_recall(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, recall: float) -> float:
+def precision_at_recall(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, recall: float) -> float:
     """Return interpolated precision, the highest precision at any rank with a recall of at least `recall`.
 
     `recall` times the number of relevant documents is rounded half up, as in trec_eval 10 (trec_eval 9 rounds up).
     """
     needed = int(recall * sum(grade >= rel for grade in judged_grades) + 0.5)
-    ranks = [rank for rank, grade in enumerate(grades, start=1) if grade is not None and grade >= rel]
+    ranks = ranking.find_relevant_ranks(rel)
     return max((count / rank for count, rank in enumerate(ranks, start=1) if count >= needed), default=0.0)
 
 
 def eleven_point_average(
-    grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, levels: Sequence[float] = RECALL_LEVELS
+    ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, levels: Sequence[float] = RECALL_LEVELS
 ) -> float:
     """Return interpolated precision averaged over recall levels."""
-    return sum(precision_at_recall(grades, judged_grades, rel=rel, recall=level) for level in levels) / len(levels)
+    return sum(precision_at_recall(ranking, judged_grades, rel=rel, recall=level) for level in levels) / len(levels)
 
 
-def rank_biased_precision(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
+def rank_biased_precision(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
     """Return (1 - p) times the sum of gain * p^(rank - 1) (Moffat and Zobel 2008), as trec_eval does; `rel` is ignored.
 
     Gains are grades, divided by the query's highest grade if that is above 1.
     """
     scale = max(1, *judged_grades) if judged_grades else 1
-    return (1 - p) * sum(grade / scale * p**at for at, grade in enumerate(grades) if grade is not None and grade > 0)
+    pairs = zip(ranking.ranks, ranking.grades, strict=True)
+    return (1 - p) * sum(grade / scale * p ** (rank - 1) for rank, grade in pairs if grade > 0)
 
 
-def rank_biased_residual(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
+def rank_biased_residual(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, p: float = 0.9) -> float:
     """Return the increase of rank-biased precision if all unjudged documents, also those not retrieved, were relevant.
 
     0 if all retrieved documents are judged, as in trec_eval.
     """
-    unjudged = [at for at, grade in enumerate(grades) if grade is None or grade < 0]
-    return p ** len(grades) + (1 - p) * sum(p**at for at in unjudged) if unjudged else 0.0
+    judged = set(ranking.find_relevant_ranks(0))
+    unjudged = [rank for rank in range(1, ranking.length + 1) if rank not in judged]
+    return p**ranking.length + (1 - p) * sum(p ** (rank - 1) for rank in unjudged) if unjudged else 0.0
 
 
 def utility(
-    grades: Grades,
+    ranking: JudgedRanks,
     judged_grades: Sequence[int],
     *,
     rel: int = 1,
@@ -209,21 +199,19 @@ def utility(
 
     The number of missed non-relevant documents assumes a collection of size 0, as in trec_eval.
     """
-    retrieved = sum(grade is not None and grade >= rel for grade in grades)
+    retrieved = len(ranking.find_relevant_ranks(rel))
     missed = sum(grade >= rel for grade in judged_grades) - retrieved
-    counts = retrieved, len(grades) - retrieved, missed, -len(grades) - missed
+    counts = retrieved, ranking.length - retrieved, missed, -ranking.length - missed
     return sum(weight * count for weight, count in zip(weights, counts, strict=True))
 
 
-def relevance_string(grades: Grades, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int = 10) -> str:
+def relevance_string(ranking: JudgedRanks, judged_grades: Sequence[int], *, rel: int = 1, cutoff: int = 10) -> str:
     """Return a character per rank of the top `cutoff`, in single quotes.
 
     0-9: grade; '>': grade above 9; '-': unjudged; '.': negative grade (in the pool, but not judged).
     """
-
-    def format_grade(grade: int | None) -> str:
-        if grade is None:
-            return "-"
-        return "." if grade < 0 else str(grade) if grade <= 9 else ">"
-
-    return f"'{''.join(map(format_grade, grades[:cutoff]))}'"
+    characters = ["-"] * min(cutoff, ranking.length)
+    for rank, grade in zip(ranking.ranks, ranking.grades, strict=True):
+        if rank <= cutoff:
+            characters[rank - 1] = "." if grade < 0 else str(grade) if grade <= 9 else ">"
+    return f"'{''.join(characters)}'"

@@ -152,4 +152,3 @@ def test_cut_a_ranking_or_remove_a_document() -> None:
     assert judged_ranks.truncate(20) is judged_ranks
     assert judged_ranks.remove(5) == JudgedRanks([2, 8], [1, 3], 11)
     assert judged_ranks.remove(1) == JudgedRanks([1, 4, 8], [1, 0, 3], 11)
-    assert JudgedRanks([2], [1], 3).to_grades() == [None, 1, None]

@@ -22,7 +22,7 @@ def make_ranking(*grades: int | None) -> JudgedRanks:
 RANKED = make_ranking(3, 0, 2, None, 1)  # relevant ranks 1, 3, 5 of 5; with grade 2: ranks 1, 3 of 3
 # DCG 3 + 2/log2(4) + 1/log2(6) = 4.386853; ideal 3 + 2/log2(3) + 2/log2(4) + 1/log2(5) + 1/log2(6) = 6.079389
 IDEAL_9 = 9 + 9 / log2(3) + 3 / 2 + 1 / log2(5) + 1 / log2(6)  # grade 2 gains 9, others their grade
-FOUR = [1, 0, 0, 1]  # relevant at ranks 1 and 4 of 2 in all
+FOUR = make_ranking(1, 0, 0, 1)  # relevant at ranks 1 and 4 of 2 in all
 
 
 @pytest.mark.parametrize(
@@ -50,20 +50,28 @@ FOUR = [1, 0, 0, 1]  # relevant at ranks 1 and 4 of 2 in all
         ("precision_at_recall", FOUR, [1, 1], {"recall": 0.8}, 1 / 2),
         ("eleven_point_average", FOUR, [1, 1], {"levels": (0.5, 1.0)}, 3 / 4),
         # (1 - .5) (1 + .25); with a highest grade of 2 in the pool, half of it
-        ("rank_biased_precision", [1, 0, 1], [1, 1], {"p": 0.5}, 0.625),
-        ("rank_biased_precision", [1, 0, 1], [1, 1, 2], {"p": 0.5}, 0.3125),
-        ("rank_biased_residual", [1, None, 0], [1], {"p": 0.5}, 0.25 + 0.125),  # .5 * .5, and all after, .5^3
-        ("rank_biased_residual", [1, 0, 0], [1], {"p": 0.5}, 0),
-        ("compute_unjudged_share", [None, -1, 0], [0], {"cutoff": 10}, 2 / 10),
-        ("utility", [1, 0, None], [1, 1], {}, 1 - 2),  # 1 relevant and 2 others found, 1 missed
-        ("utility", [1, 0, None], [1, 1], {"weights": (2, -1, -3, 0)}, 2 - 2 - 3),
-        ("count_relevant", [], [0, 1, 2, -1], {"rel": 1}, 2),
+        ("rank_biased_precision", make_ranking(1, 0, 1), [1, 1], {"p": 0.5}, 0.625),
+        ("rank_biased_precision", make_ranking(1, 0, 1), [1, 1, 2], {"p": 0.5}, 0.3125),
+        (
+            "rank_biased_residual",
+            make_ranking(1, None, 0),
+            [1],
+            {"p": 0.5},
+            0.25 + 0.125,
+        ),  # .5 * .5, and all after, .5^3
+        ("rank_biased_residual", make_ranking(1, 0, 0), [1], {"p": 0.5}, 0),
+        ("compute_unjudged_share", make_ranking(None, -1, 0), [0], {"cutoff": 10}, 2 / 10),
+        ("utility", make_ranking(1, 0, None), [1, 1], {}, 1 - 2),  # 1 relevant and 2 others found, 1 missed
+        ("utility", make_ranking(1, 0, None), [1, 1], {"weights": (2, -1, -3, 0)}, 2 - 2 - 3),
+        ("count_relevant", RANKED, [0, 1, 2, -1], {"rel": 1}, 2),
     ],
 )
-def test_measures_have_known_values(measure: str, ranking: Any, pool: Any, options: Any, expected: float) -> None:
+def test_measures_have_known_values(
+    measure: str, ranking: JudgedRanks, pool: Any, options: Any, expected: float
+) -> None:
     assert getattr(metrics, measure)(ranking, pool, **options) == pytest.approx(expected, abs=2e-6)
 
 
 def test_relevance_string() -> None:
-    assert metrics.relevance_string([None, -1, 0, 3, 12], [], cutoff=4) == "'-.03'"
-    assert metrics.relevance_string([12], []) == "'>'"
+    assert metrics.relevance_string(make_ranking(None, -1, 0, 3, 12), [], cutoff=4) == "'-.03'"
+    assert metrics.relevance_string(make_ranking(12), []) == "'>'"
