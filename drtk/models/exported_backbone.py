@@ -5,26 +5,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
 
 from drtk.errors import DrtkError, MismatchError, convert_import_error
 
 # Names of the output in exports of transformers, and of others
 _HIDDEN_STATES = ("last_hidden_state", "token_embeddings")
 Run = Callable[[Mapping[str, np.ndarray]], np.ndarray]  # inputs by name, each (texts, tokens) -> (texts, tokens, width)
-
-
-@dataclass
-class HiddenStates:
-    """Output of a backbone. last_hidden_state: (texts, tokens, width)"""
-
-    last_hidden_state: Tensor
 
 
 class ExportedBackbone(nn.Module):
@@ -56,14 +49,14 @@ class ExportedBackbone(nn.Module):
             reason = " ".join(str(error).split())
             raise DrtkError(f"{self.path}: {problem}: {reason[:300]}; export the model again") from error
 
-    def forward(self, **inputs: Tensor) -> HiddenStates:
-        """Return the hidden states. inputs: token ids, mask and segments, each (texts, tokens)"""
+    def forward(self, **inputs: Tensor) -> BaseModelOutput:
+        """Return the hidden states, (texts, tokens, width). inputs: token ids, mask and segments, each (texts, tokens)"""
         device = inputs["input_ids"].device
         if self._run is None:
             self._run = self._load(device)
         with self._convert_errors("cannot be run"):
             hidden = self._run({name: values.numpy(force=True) for name, values in inputs.items()})
-        return HiddenStates(torch.from_numpy(hidden).to(device))
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(hidden).to(device))
 
 
 def _load_onnx(path: Path, device: torch.device) -> Run:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
 from torch import Tensor, nn
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from drtk.errors import MismatchError
 from drtk.models.model_folder import MODULES, read_meta_entry, read_modules
@@ -19,13 +19,6 @@ from drtk.text.batching import PairTokenizer, TokenizedTexts
 
 LOGIT_SCORE = "LogitScore"  # module of sentence-transformers with the ids of the true and the false token
 _FILLERS = ("0", "1 2 3 4")  # texts without a common last token
-
-
-@dataclass
-class RerankerOutput:
-    """Output of a generative reranker. logits: (pairs, 1)"""
-
-    logits: Tensor
 
 
 class GenerativeReranker(nn.Module):
@@ -46,8 +39,8 @@ class GenerativeReranker(nn.Module):
         """The model itself. There is no separate encoder, so pair vectors are not supported."""
         return self
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> RerankerOutput:
-        """Return the scores as logits. Both inputs: (pairs, tokens), padded on the left for a decoder-only model"""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SequenceClassifierOutput:
+        """Return the scores as logits, (pairs, 1). Both inputs: (pairs, tokens), padded on the left for a decoder-only model"""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self._start is None:
             logits = self.network(**inputs, logits_to_keep=1, use_cache=False).logits[:, -1]  # (pairs, vocabulary)
@@ -55,7 +48,7 @@ class GenerativeReranker(nn.Module):
             first = input_ids.new_full((len(input_ids), 1), self._start)
             logits = self.network(**inputs, decoder_input_ids=first, use_cache=False).logits[:, -1]
         score = logits[:, self._true] if self._false is None else logits[:, self._true] - logits[:, self._false]
-        return RerankerOutput(score.unsqueeze(1))
+        return SequenceClassifierOutput(logits=score.unsqueeze(1))
 
 
 class PromptTokenizer:

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from drtk.errors import DrtkError
 from drtk.models.checkpoint import save_module
+from drtk.models.loading import report_load_errors
 from drtk.models.model_folder import LIST_RERANKER
 from drtk.runtime.atomic import write_json
 from drtk.runtime.integrity import read_object
@@ -82,12 +82,9 @@ def load_list_reranker(folder: Path) -> ListReranker:
     from safetensors.torch import load_file
 
     config = read_list_reranker_config(folder)
-    try:
+    with report_load_errors(folder, "cannot be loaded as a list reranker"):
         model = ListReranker(config)
         model.load_state_dict(load_file(folder / WEIGHTS))
-    except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise DrtkError(f"{folder}: cannot be loaded as a list reranker ({reason}); restore the folder") from error
     return model.eval()
 
 

@@ -50,7 +50,7 @@ def test_saved_model_has_the_same_logits_and_a_damaged_folder_is_rejected(model:
     with torch.no_grad():
         assert bool((again(*make_lists()) == model(*make_lists())).all())
     (tmp_path / "h" / "model.safetensors").write_bytes(b"not weights")
-    with pytest.raises(DrtkError, match="h: cannot be loaded as a list reranker \\("):
+    with pytest.raises(DrtkError, match="h: cannot be loaded as a list reranker: "):
         load_list_reranker(tmp_path / "h")
     (tmp_path / "h" / "listreranker.json").write_text('{"colour": 3}')
     with pytest.raises(DrtkError, match=r"listreranker\.json: expected 'width' to be an integer"):
