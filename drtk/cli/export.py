@@ -7,6 +7,7 @@ from typing import Annotated
 
 from drtk.cli.decorators import folder_command
 from drtk.cli.options import Folder, make_argument, make_option, with_settings
+from drtk.config import to_dict
 from drtk.models.config import ExportSettings
 from drtk.runtime.folder_job import FolderJob
 
@@ -65,4 +66,4 @@ def export(
             tracker=job.tracker,
         )
     job.tracker.inputs += find_inputs({"model": str(folder)})
-    job.finish(encoding=encoder.encoding.to_dict(), export={"file": name, "figures": figures})
+    job.finish(encoding=to_dict(encoder.encoding), export={"file": name, "figures": figures})

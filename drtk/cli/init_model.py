@@ -6,6 +6,7 @@ from typing import Annotated
 
 from drtk.cli.decorators import folder_command
 from drtk.cli.options import Folder, Seed, make_argument, with_settings
+from drtk.config import to_dict
 from drtk.models.config import InitModelSettings
 from drtk.runtime.folder_job import FolderJob
 
@@ -53,4 +54,4 @@ def init_model(
     model = init_encoder(tokenizer, settings, seed=seed)
     save_encoder(model, job.begin())
     job.counts["parameters"] = sum(weights.numel() for weights in model.encoder.parameters())
-    job.finish(encoding=model.encoding.to_dict())
+    job.finish(encoding=to_dict(model.encoding))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from drtk.cli.decorators import filter_command
 from drtk.cli.options import Device, Output, Seed, make_argument, make_option, with_settings
-from drtk.config import METHOD, list_changed_fields, require_defaults
+from drtk.config import METHOD, list_changed_fields, require_defaults, to_dict
 from drtk.errors import UsageError
 from drtk.expansion.config import WeightingSettings, WeightTrainingConfig
 from drtk.expansion.term_weights import TERM_WEIGHTS
@@ -185,4 +185,4 @@ def _train_model(
     )
     job.tracker.inputs += find_inputs({"corpus": corpus, "model": str(resolve_model_folder(model))})
     job.counts |= {"examples": len(data.examples), **counts}
-    job.finish(encoding=weigher.encoder.encoding.to_dict(), term_weights=facts)
+    job.finish(encoding=to_dict(weigher.encoder.encoding), term_weights=facts)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from drtk.cli.decorators import TRAINING_MAY_DIFFER, folder_command
 from drtk.cli.options import Device, Folder, Seed, make_argument, make_option, with_settings
-from drtk.config import EVALUATION
+from drtk.config import EVALUATION, to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import GeneratorConfig
@@ -156,7 +156,7 @@ def _write_questions(pairs: QuestionPairs, folds: dict[str, int] | None, folder:
 def _describe_model(start: StartModel, settings: GeneratorConfig) -> dict[str, Any]:
     from drtk.models.generator_input import INPUT_ENTRY
 
-    about: dict[str, Any] = {INPUT_ENTRY: start.input_format.to_dict(), "architecture": start.architecture}
+    about: dict[str, Any] = {INPUT_ENTRY: to_dict(start.input_format), "architecture": start.architecture}
     return about | (
         {}
         if settings.expansion_type is None

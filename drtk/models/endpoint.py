@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
+from drtk.config import require_defaults
 from drtk.data.embeddings import digest_records
 from drtk.errors import DrtkError, UsageError
 from drtk.models.config import EncodeSettings
@@ -56,9 +57,7 @@ class EndpointEmbedder:
         if not self._name:
             raise UsageError(f"{model}: has no model name; write URL#NAME, such as {url.rstrip('/')}#bge-m3")
         self._url = f"{url.rstrip('/')}/embeddings"
-        for name in _LOCAL_ONLY:
-            if getattr(settings, name) != getattr(EncodeSettings, name):
-                raise UsageError(f"`{name}` has no effect on an endpoint; omit it")
+        require_defaults(settings, "has no effect on an endpoint; omit it", names=_LOCAL_ONLY)
         if settings.title in ("sep", "segment"):
             raise UsageError(f"`title` {settings.title}: has no effect on an endpoint; use join or none")
         self.normalized = bool(settings.normalize)

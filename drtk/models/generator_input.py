@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +28,6 @@ class GeneratorInputFormat:
     prefix: str = ""
     title: str = "join"
     max_length: int = 512
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the dictionary that `meta.json` stores."""
-        return asdict(self)
 
     def format(self, passage: Passage) -> str:
         """Return the input for a passage, without truncation."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from drtk.config import require_defaults
 from drtk.data.embeddings import digest_records
 from drtk.errors import MismatchError, UsageError, convert_import_error
 from drtk.models.config import EncodeSettings
@@ -64,9 +65,8 @@ class SentenceTransformersEmbedder:
         load_weights: bool = True,
     ) -> None:
         self.model, self.role, self.settings, self._device_name = model, role, settings, device
-        for name in ("pooling", "batch_tokens", "model_file", "packed"):
-            if getattr(settings, name) != getattr(EncodeSettings, name):
-                raise UsageError(f"`{name}` has no effect on {model}, which sentence-transformers runs; omit it")
+        reason = f"has no effect on {model}, which sentence-transformers runs; omit it"
+        require_defaults(settings, reason, names=("pooling", "batch_tokens", "model_file", "packed"))
         if settings.title in ("sep", "segment"):
             raise UsageError(f"`title` {settings.title}: not supported by {model}; use join or none")
         self.folder, self.device = resolve_model_folder(model), choose_device(device if load_weights else "cpu")

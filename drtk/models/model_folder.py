@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -120,10 +120,6 @@ class EncodingConfig:
 
     def get_max_length(self, role: Role) -> int:
         return self.query_length if role == "query" else self.passage_length
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the dictionary that `meta.json` stores."""
-        return asdict(self) | {"pooling": list(self.pooling)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> EncodingConfig:

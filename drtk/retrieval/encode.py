@@ -339,7 +339,7 @@ def encode_corpus(
         encoder=identity,
         dimension=embedder.dimension,
         role=role,
-        encoding=embedder.encoding.to_dict(),
+        encoding=to_dict(embedder.encoding),
         part={"number": part[0], "of": part[1]},
         corpus=None if role == "query" else resolve_path(source),
         shards=writer.entries,

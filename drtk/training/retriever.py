@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from drtk.config import to_dict
 from drtk.errors import MismatchError, UsageError
 from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from drtk.models.checkpoint import TextEncoder
@@ -251,5 +252,5 @@ def train_from_files(
     )
     best = summary.pop("best", None)
     job.counts |= {"examples": len(data.examples), **summary}
-    encoding = towers["passage"].encoding.to_dict()
+    encoding = to_dict(towers["passage"].encoding)
     job.finish(encoding=encoding, towers=sorted(towers) if len(towers) > 1 else None, best=best)

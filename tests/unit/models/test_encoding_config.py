@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from drtk.config import to_dict
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.models.checkpoint import digest_weights, load_encoder
 from drtk.models.config import EncodeSettings
@@ -20,13 +21,13 @@ def save_with_encoding(folder: Path, **changes: object) -> Path:
     """Save a model folder with encoding settings in its meta.json."""
     save_tiny_encoder(folder)
     encoding = load_encoder(folder).encoding.override(changes, strict=False, folder="")
-    write_json(folder / "meta.json", {"kind": "model", "encoding": encoding.to_dict()})
+    write_json(folder / "meta.json", {"kind": "model", "encoding": to_dict(encoding)})
     return folder
 
 
 def test_encoding_settings_are_restored_from_a_dict():
     encoding = EncodingConfig(("cls", "mean"), query_prompt="q: ", passage_length=144, title="segment", truncate=8)
-    assert EncodingConfig.from_dict(encoding.to_dict() | {"of a later version": 1}) == encoding
+    assert EncodingConfig.from_dict(to_dict(encoding) | {"of a later version": 1}) == encoding
 
 
 def test_own_models_keep_lengths_titles_and_prompts_by_role(tmp_path: Path):
@@ -87,7 +88,7 @@ def test_towers_are_in_subfolders_and_share_encoding_settings(tmp_path: Path):
     for role, seed in (("query", 1), ("passage", 2)):
         save_tiny_encoder(tmp_path / "pair" / role, seed=seed)
     encoding = EncodingConfig(pooling=("mean",), query_length=8, passage_length=16, similarity="dot")
-    manifest = {"kind": "model", "encoding": encoding.to_dict(), "towers": ["passage", "query"]}
+    manifest = {"kind": "model", "encoding": to_dict(encoding), "towers": ["passage", "query"]}
     write_json(tmp_path / "pair" / "meta.json", manifest)
     assert resolve_tower_folder(tmp_path / "pair", "query") == tmp_path / "pair" / "query"
     query, passage = (Embedder(str(tmp_path / "pair"), role=role) for role in ("query", "passage"))
