@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import combinations
-from math import isfinite
 from statistics import mean, stdev
-from typing import Any
 
 import numpy as np
 
@@ -107,10 +105,6 @@ class PairedTest:
     equal: int
     worse: int
     significant: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a dictionary; an infinite t becomes None."""
-        return asdict(self) | {"t": self.t if self.t is not None and isfinite(self.t) else None}
 
 
 @dataclass(frozen=True)

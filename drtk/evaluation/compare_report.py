@@ -276,11 +276,14 @@ def _format_query_html(query: ChangedQuery, digits: int) -> Markup:
 
 
 def list_json_rows(comparison: Comparison, changed: Sequence[ChangedQuery]) -> list[dict[str, object]]:
-    """Return the rows of a comparison, each with its `kind`: comparison, system, contrast or move."""
+    """Return the rows of a comparison, each with its `kind`: comparison, system, contrast or move.
+
+    In JSON, an infinite t is null.
+    """
     settings = comparison.settings
     rows: list[dict[str, object]] = [
         {"kind": "comparison", "queries": len(comparison.queries), "settings": asdict(settings)}
     ]
     rows += [{"kind": "system"} | asdict(average) for row in comparison.compute_averages() for average in row]
-    rows += [{"kind": "contrast"} | test.to_json() for test in comparison.tests]
+    rows += [{"kind": "contrast"} | asdict(test) for test in comparison.tests]
     return rows + [{"kind": "move"} | asdict(query) for query in changed]

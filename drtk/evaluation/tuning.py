@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, pairwise, product
 from typing import NamedTuple
 
 from drtk.data.checks import JudgedHitCounter
@@ -72,17 +72,9 @@ def parse_grid(text: str) -> list[tuple[float, float]]:
 def iter_weights(num_runs: int, step: float) -> Iterator[tuple[float, ...]]:
     """Yield all weight vectors for `num_runs` runs; weights are multiples of 1 / round(1 / `step`) and sum to 1."""
     steps = max(1, round(1 / step))
-
-    def iter_splits(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-        if parts == 1:
-            yield (total,)
-            return
-        for first in range(total + 1):
-            for others in iter_splits(total - first, parts - 1):
-                yield (first, *others)
-
-    for counts in iter_splits(steps, num_runs):
-        yield tuple(count / steps for count in counts)
+    last = steps + num_runs - 1  # bars between the steps separate the shares of the runs
+    for bars in combinations(range(last), num_runs - 1):
+        yield tuple((end - start - 1) / steps for start, end in pairwise((-1, *bars, last)))
 
 
 def find_fusion_weights(

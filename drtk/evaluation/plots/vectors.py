@@ -63,16 +63,12 @@ class CosineDistributions(Plot):
         if len(data["panels"]) > 1:
             histograms, scatter = figure.subfigures(1, 2, width_ratios=[1.7, 1])
             _draw_geometry(scatter.subplots(), geometry)
-        panels: list[base.HistogramPanel] = [
-            (base.shorten(name) + _format_values(geometry[name]), data["edges"], (panel["random"], panel["matching"]))
-            for name, panel in data["panels"].items()
-        ]
+        panels: list[base.HistogramPanel] = []
+        for name, panel in data["panels"].items():
+            values = ", ".join(f"{measure} {value:z.2f}" for measure, value in geometry[name].items())
+            title = f"{base.shorten(name)}: " + values.replace("-", "\N{MINUS SIGN}")
+            panels.append((title, data["edges"], (panel["random"], panel["matching"])))
         base.draw_histograms(figure, histograms, panels, ["random pairs", "matching pairs"], "cosine", settings.heading)
-
-
-def _format_values(values: dict[str, float]) -> str:
-    text = ", ".join(f"{name} {value:z.2f}" for name, value in values.items())
-    return f": {text}".replace("-", "\N{MINUS SIGN}")
 
 
 def _draw_geometry(axis: Any, geometry: dict[str, dict[str, float]]) -> None:
@@ -111,13 +107,9 @@ def _compute_distributions(inputs: PlotInputs) -> tuple[Cosines, Geometry]:
         vectors = normalize_vectors(open_encoder(item.source, inputs.device, inputs.tracker)(texts))
         first, second = vectors[positives], vectors[[at + len(pairs) for at in positives]]
         geometry[item.name] = {"alignment": compute_alignment(first, second), "uniformity": compute_uniformity(vectors)}
-        cosines[item.name] = compute_pair_cosines(first, second), _compute_pairwise_cosines(vectors[sample])
+        random = (vectors[sample] @ vectors[sample].T)[np.triu_indices(len(sample), k=1)]
+        cosines[item.name] = compute_pair_cosines(first, second), random
     return cosines, geometry
-
-
-def _compute_pairwise_cosines(vectors: np.ndarray) -> np.ndarray:
-    """Return the cosines of all pairs of different rows. vectors: (n, d), normalized"""
-    return (vectors @ vectors.T)[np.triu_indices(len(vectors), k=1)]
 
 
 def _sample_rows(ids: Sequence[str], count: int | None) -> list[int]:
