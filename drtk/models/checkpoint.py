@@ -174,15 +174,9 @@ def get_max_length(tokenizer: Any, config: Any) -> int:
     """Return the maximum input length in tokens: the minimum of the tokenizer's limit and the model's number of positions.
 
     Without any limit: DEFAULT_MAX_LENGTH. config: configuration of transformers
-    Raises MismatchError if the tokenizer's limit is not a number.
     """
-    max_length = tokenizer.model_max_length
-    if not isinstance(max_length, int | float):
-        raise MismatchError(
-            f"{tokenizer.name_or_path}/tokenizer_config.json: 'model_max_length' must be a number; restore the file"
-        )
     positions = get_max_positions(config)
-    max_length = min(max_length, positions) if positions else max_length
+    max_length = min(tokenizer.model_max_length, positions) if positions else tokenizer.model_max_length
     return int(max_length) if max_length < 10**9 else DEFAULT_MAX_LENGTH
 
 

@@ -78,11 +78,6 @@ def list_files(folder: Path) -> list[str]:
     return sorted(str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_symlink() or not item.is_dir())
 
 
-def record_sizes(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return {relative path: {"bytes"}} of the files in a folder."""
-    return {name: {"bytes": (folder / name).stat().st_size} for name in list_files(folder)}
-
-
 def find_changed_files(
     folder: Path, record: Mapping[str, Any], *, is_same: Callable[[Path, Mapping[str, Any]], bool] | None = None
 ) -> Iterator[tuple[str, str]]:
@@ -189,7 +184,9 @@ def ensure_cache_folder(
                 log(f"{folder}: is damaged; rebuilding it")
             making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}-making-"))
             try:
-                write_json(making / CACHE_MANIFEST, {**build(making), "files": record_sizes(making)})
+                manifest = build(making)
+                sizes = {name: {"bytes": (making / name).stat().st_size} for name in list_files(making)}
+                write_json(making / CACHE_MANIFEST, {**manifest, "files": sizes})
                 sync_tree(making)
                 if is_ready():  # built by another process, without locks
                     return False

@@ -12,26 +12,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 from drtk.errors import DrtkError
 from drtk.runtime.run_ray import RayWorker, connect, count_ray_workers, make_job_error
 from drtk.runtime.runners import BatchFunction, RunnerSettings, count_workers, receive_message, start_workers
 
 Builder = Callable[[Sequence[Any]], BatchFunction]  # returns the batch function of a worker for its items
-
-
-class WorkerGroup(Protocol):
-    """Interface of a group of workers."""
-
-    def map(self, batch: Any) -> list[Any]:
-        """Return the result of each worker for a batch, in the order of the items; the batch must not be None.
-
-        Raises the errors of the workers.
-        """
-
-    def close(self) -> None:
-        """Stop the workers."""
 
 
 def open_worker_group(
@@ -42,8 +29,9 @@ def open_worker_group(
     On a Ray cluster with GPUs, there is also at most one worker per GPU.
     runner_settings: `runner` is "ray" or "processes"
     gpu: whether the batch functions can use a GPU
-    Raises MissingDependency without ray, DrtkError if the Ray cluster cannot be reached. `map` raises the errors of
-    building and calling the functions, and DrtkError for a lost worker.
+    `map` returns the result of each worker for a batch, which must not be None, in the order of the items. It raises the
+    errors of building and calling the functions, and DrtkError for a lost worker.
+    Raises MissingDependency without ray, DrtkError if the Ray cluster cannot be reached.
     """
     return (_RayGroup if runner_settings.runner == "ray" else _ProcessGroup)(build, items, runner_settings, gpu=gpu)
 
@@ -103,6 +91,9 @@ class _RayGroup:
     def close(self) -> None:
         for actor in self._actors:
             self._ray.kill(actor)
+
+
+WorkerGroup = _ProcessGroup | _RayGroup
 
 
 def _split_evenly(items: Sequence[Any], num_parts: int) -> list[Sequence[Any]]:
