@@ -38,7 +38,7 @@ Shell = Callable[[str], subprocess.CompletedProcess[str]]
 def extended_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the package with the files and lines of the page added."""
     folder = tmp_path_factory.mktemp("extended") / "copy"
-    shutil.copytree(ROOT / "drtk", folder / "drtk", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "drtk", folder / "drtk")
     for file_mark, line_mark, registry in EXAMPLES:
         file, content = block(file_mark)
         assert not (folder / file).exists()

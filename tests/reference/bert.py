@@ -1,4 +1,4 @@
-"""BERT for one text, position by position, with the weights of a transformers model and none of its code.
+"""BERT for one text, without padding, with the weights of a transformers model and none of its code.
 
 visible: for every query position, the positions of the context that it can attend to
 """
@@ -15,76 +15,58 @@ from tests.reference.means import token_loss
 from tests.reference.text import Text
 
 
-def apply_layer_norm(row: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Return the LayerNorm of one vector, (width,)."""
-    centered = row - row.mean()
-    return centered / torch.sqrt((centered * centered).mean() + norm.eps) * norm.weight + norm.bias
+def apply_layer_norm(rows: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """Return the LayerNorm of vectors, (…, width)."""
+    centered = rows - rows.mean(-1, keepdim=True)
+    return centered / torch.sqrt((centered * centered).mean(-1, keepdim=True) + norm.eps) * norm.weight + norm.bias
 
 
 def embed(embeddings: BertEmbeddings, ids: list[int], types: list[int]) -> list[Tensor]:
     """Return the normalized sum of word, position and segment embedding for each position, (width,) each."""
-    rows = []
-    for position, token in enumerate(ids):
-        row = embeddings.word_embeddings.weight[token]
-        row = row + embeddings.position_embeddings.weight[position]
-        row = row + embeddings.token_type_embeddings.weight[types[position] if types else 0]
-        rows.append(apply_layer_norm(row, embeddings.LayerNorm))
-    return rows
+    rows = embeddings.word_embeddings.weight[ids] + embeddings.position_embeddings.weight[: len(ids)]
+    rows = rows + embeddings.token_type_embeddings.weight[types or [0] * len(ids)]
+    return list(apply_layer_norm(rows, embeddings.LayerNorm))
 
 
-def attend(
-    queries: list[Tensor], keys: list[Tensor], values: list[Tensor], visible: list[list[int]], *, heads: int
-) -> list[Tensor]:
-    """Compute scaled dot-product attention, one head and one query at a time; return a vector (width,) per query."""
-    size = queries[0].shape[0] // heads
-    rows = []
-    for query, seen in zip(queries, visible, strict=True):
-        parts = []
-        for head in range(heads):
-            at = slice(head * size, (head + 1) * size)
-            scores = torch.stack([keys[position][at] for position in seen]) @ query[at] / size**0.5
-            parts.append(torch.softmax(scores, dim=0) @ torch.stack([values[position][at] for position in seen]))
-        rows.append(torch.cat(parts))
-    return rows
+def attend(queries: Tensor, keys: Tensor, values: Tensor, visible: list[list[int]], *, heads: int) -> Tensor:
+    """Compute scaled dot-product attention, one head at a time. Arguments and result: (positions, width)"""
+    size = queries.shape[1] // heads
+    hidden = torch.full((len(queries), len(keys)), -torch.inf, dtype=queries.dtype)
+    for query, seen in enumerate(visible):
+        hidden[query, seen] = 0.0
+    parts = []
+    for head in range(heads):
+        at = slice(head * size, (head + 1) * size)
+        scores = queries[:, at] @ keys[:, at].T / size**0.5
+        parts.append(torch.softmax(scores + hidden, dim=1) @ values[:, at])
+    return torch.cat(parts, dim=1)
 
 
 def apply_bert_layer(
     layer: BertLayer, rows: list[Tensor], context: list[Tensor], visible: list[list[int]]
 ) -> list[Tensor]:
     """Compute one BERT layer: queries and residuals are from `rows`, keys and values from `context`."""
-    attention = layer.attention
+    attention, asked, given = layer.attention, torch.stack(rows), torch.stack(context)
     mixed = attend(
-        [attention.self.query(row) for row in rows],
-        [attention.self.key(row) for row in context],
-        [attention.self.value(row) for row in context],
+        attention.self.query(asked),
+        attention.self.key(given),
+        attention.self.value(given),
         visible,
         heads=attention.self.num_attention_heads,
     )
-    output = []
-    for row, mix in zip(rows, mixed, strict=True):
-        middle = apply_layer_norm(attention.output.dense(mix) + row, attention.output.LayerNorm)
-        wide = layer.intermediate.intermediate_act_fn(layer.intermediate.dense(middle))
-        output.append(apply_layer_norm(layer.output.dense(wide) + middle, layer.output.LayerNorm))
-    return output
+    middle = apply_layer_norm(attention.output.dense(mixed) + asked, attention.output.LayerNorm)
+    wide = layer.intermediate.intermediate_act_fn(layer.intermediate.dense(middle))
+    return list(apply_layer_norm(layer.output.dense(wide) + middle, layer.output.LayerNorm))
 
 
 def apply_gpt2_block(block: GPT2Block, rows: list[Tensor], visible: list[list[int]]) -> list[Tensor]:
     """Compute one GPT-2 block, with LayerNorm before attention and MLP."""
-    attention = block.attn
-    asked, keys, values = [], [], []
-    for row in rows:
-        three = apply_layer_norm(row, block.ln_1) @ attention.c_attn.weight + attention.c_attn.bias
-        query, key, value = three.split(row.shape[0])
-        asked.append(query)
-        keys.append(key)
-        values.append(value)
-    mixed = attend(asked, keys, values, visible, heads=attention.num_heads)
-    output = []
-    for row, mix in zip(rows, mixed, strict=True):
-        middle = row + mix @ attention.c_proj.weight + attention.c_proj.bias
-        wide = block.mlp.act(apply_layer_norm(middle, block.ln_2) @ block.mlp.c_fc.weight + block.mlp.c_fc.bias)
-        output.append(middle + wide @ block.mlp.c_proj.weight + block.mlp.c_proj.bias)
-    return output
+    attention, before = block.attn, torch.stack(rows)
+    three = apply_layer_norm(before, block.ln_1) @ attention.c_attn.weight + attention.c_attn.bias
+    mixed = attend(*three.split(before.shape[1], dim=1), visible, heads=attention.num_heads)
+    middle = before + mixed @ attention.c_proj.weight + attention.c_proj.bias
+    wide = block.mlp.act(apply_layer_norm(middle, block.ln_2) @ block.mlp.c_fc.weight + block.mlp.c_fc.bias)
+    return list(middle + wide @ block.mlp.c_proj.weight + block.mlp.c_proj.bias)
 
 
 def apply_layers(layers: list[nn.Module], rows: list[Tensor], visible: list[list[int]] | None = None) -> list[Tensor]:

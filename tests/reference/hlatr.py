@@ -1,4 +1,4 @@
-"""HLATR's forward pass for one list, item by item: from vectors and ranks to logits."""
+"""HLATR's forward pass for one list, from vectors and ranks to logits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from tests.reference.bert import apply_layer_norm, attend
-
-
-def linear(module: nn.Linear, row: Tensor) -> Tensor:
-    """Return W x + b."""
-    return module.weight @ row + module.bias
 
 
 def logits(
@@ -22,19 +17,15 @@ def logits(
     layers: nn.ModuleList,
     head: nn.Linear,
     heads: int,
-) -> list[Tensor]:
-    """Return the logit of each candidate, a scalar; vectors[i] is the candidate of rank i. layers: TransformerEncoderLayers"""
-    rows = [apply_layer_norm(linear(project, vector) + ranks.weight[rank], norm) for rank, vector in enumerate(vectors)]
+) -> Tensor:
+    """Return the logit of each candidate, (candidates,); vectors[i] is the candidate of rank i. layers: TransformerEncoderLayers"""
+    rows = apply_layer_norm(project(torch.stack(vectors)) + ranks.weight[: len(vectors)], norm)
     everyone = [list(range(len(rows)))] * len(rows)
     for layer in layers:
         attention = layer.self_attn
         three = zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True)
-        asked, keys, values = ([weight @ row + bias for row in rows] for weight, bias in three)
-        mixed = attend(asked, keys, values, everyone, heads=heads)
-        results = []
-        for row, mix in zip(rows, mixed, strict=True):
-            middle = apply_layer_norm(row + linear(attention.out_proj, mix), layer.norm1)
-            wide = torch.nn.functional.gelu(linear(layer.linear1, middle))
-            results.append(apply_layer_norm(middle + linear(layer.linear2, wide), layer.norm2))
-        rows = results
-    return [linear(head, row)[0] for row in rows]
+        mixed = attend(*(rows @ weight.T + bias for weight, bias in three), everyone, heads=heads)
+        middle = apply_layer_norm(rows + attention.out_proj(mixed), layer.norm1)
+        wide = torch.nn.functional.gelu(layer.linear1(middle))
+        rows = apply_layer_norm(middle + layer.linear2(wide), layer.norm2)
+    return head(rows)[:, 0]

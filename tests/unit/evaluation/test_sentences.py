@@ -77,7 +77,7 @@ def make_clouds(count: int, distance: float, seed: int = 0) -> transfer.LabeledV
 
 
 def test_classifier_separates_separable_classes_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("FOLDS", 3), ("BATCH", 8), ("MAX_EPOCHS", 12), ("PENALTIES", (1e-5, 1e-2))):
+    for name, value in (("FOLDS", 2), ("BATCH", 8), ("MAX_EPOCHS", 12), ("PENALTIES", (1e-5, 1e-2))):
         monkeypatch.setattr(transfer, name, value)  # enough steps for few examples
     train, dev, test = make_clouds(60, 12.0), make_clouds(40, 12.0, seed=2), make_clouds(40, 12.0, seed=1)
     separable = transfer.cross_validate(train, seed=1111)

@@ -90,7 +90,7 @@ def test_indexes_that_would_give_wrong_results_are_rejected(tmp_path, capfd):
     assert not out.exists()
 
 
-@pytest.mark.parametrize("factory", ["IVF2,Flat", "PQ16x4"])
+@pytest.mark.parametrize("factory", ["IVF2,Flat", "PQ16x4np"])
 def test_an_index_of_a_given_model_is_searched_with_texts(factory, tmp_path, capfd):
     corpus, queries, _ = write_collection(tmp_path, 60)
     model = save_tiny_encoder(tmp_path / "model", similarity="cosine")

@@ -54,17 +54,18 @@ def rows(folder: Path) -> dict[str, np.ndarray]:
 
 def test_a_vector_does_not_depend_on_its_batch(model, monkeypatch):
     records = make_passages(40)
-    assert embedder(model)([]).shape == (0, 32)
-    alone = np.concatenate([embedder(model)([record]) for record in records])
+    embed = embedder(model)
+    assert embed([]).shape == (0, 32)
+    alone = np.concatenate([embed([record]) for record in records])
     texts = [f"{record.title} {record.text}" for record in records[:5]]
-    np.testing.assert_array_equal(embedder(model)(records[:5]), embedder(model)(texts))
+    np.testing.assert_array_equal(embed(records[:5]), embed(texts))
     queries = Embedder(model, role="query")
     np.testing.assert_array_equal(queries([Query("q", text) for text in texts]), queries(texts))
     monkeypatch.setattr("drtk.retrieval.encode.TOKENIZE_BATCH_SIZE", 7)
     for tokens in (1, 10_000):
         np.testing.assert_allclose(embedder(model, batch_tokens=tokens)(records), alone, atol=1e-5)
     shuffled = np.random.default_rng(0).permutation(len(records))
-    together = embedder(model)([records[place] for place in shuffled])
+    together = embed([records[place] for place in shuffled])
     np.testing.assert_allclose(together, alone[shuffled], atol=1e-5)
 
 
