@@ -314,7 +314,9 @@ def _parse_csv(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
     is_tsv, header = path.suffix.lower() == ".tsv", text.partition("\n")[0]
     delimiter = "\t" if is_tsv else max(",;\t", key=header.count)
     delimiter = delimiter if delimiter in header else "|"
-    has_quotes = not is_tsv or header.split("\t") == DPR_HEADER  # as in docs/formats.md
+    has_quotes = (
+        not is_tsv or [name.strip().lower() for name in header.split("\t")] == DPR_HEADER
+    )  # as in docs/formats.md
     lines = (f"{line}\n" for line in text.removesuffix("\n").split("\n"))
     reader = csv.DictReader(
         lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE, strict=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
@@ -24,6 +25,7 @@ from drtk.records import Example, Passage, Query
 
 # Sources of negatives in DPR's data.
 DPR_HARD, DPR_OTHER = "hard", "other"
+_LIKE_NEGATIVE = re.compile(r"(hard_?)?negatives?_?\d*")
 _QUERY_FIELDS = ("query_id", "qid", "query", "question", "query_text", "answers", "answer")
 
 
@@ -215,7 +217,7 @@ def _parse_triplet(row: Row) -> ParsedExample:
     if isinstance(row.get("scores"), list):  # as written by sentence-transformers' mine_hard_negatives
         row.setdefault("score", row.pop("scores"))
     query = _take_query(row)
-    if others := [name for name in row if "negative" in name and not NEGATIVE.fullmatch(name)]:
+    if others := [name for name in row if _LIKE_NEGATIVE.fullmatch(name) and not NEGATIVE.fullmatch(name)]:
         raise ValueError(f"'{others[0]}' is unknown; name the negatives negative, negative_1, …")
     names = sorted(filter(NEGATIVE.fullmatch, row), key=lambda name: int(name.partition("_")[2] or 0))
     if not names and row.get("label") == 0:

@@ -257,13 +257,14 @@ def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
 
 def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
     if not _is_json(source, tracker):
-        lines = [line for line in tracker.peek(source).splitlines() if line.strip()][:10]
+        head = tracker.peek(source).removeprefix(b"\xef\xbb\xbf")
+        lines = [line for line in head.splitlines() if line.strip()][:10]
         if 2 * sum(map(is_id_triple, lines)) > len(lines):
             return _iter_triples(source, tracker)
         if lines and (parse_example_header(lines[0]) or are_text_triples(lines)):
             return parse_rows(parse_example_lines(tracker.iter_lines(source)), parse_example_row)
         columns = lines[0].split(b"\t") if lines else []
-        is_known = all(map(bytes.isdigit, columns)) or columns[:1] == [QRELS_HEADER[0].encode()]
+        is_known = all(map(bytes.isdigit, columns)) or columns[0].lower() == QRELS_HEADER[0].encode()
         if len(columns) in (2, 3) and not is_known:
             advice = f"before texts, add a header line, such as query<TAB>positive<TAB>negative; write ids as lines such as {EXAMPLE}"
             return iter([(1, ValueError(f"columns without names; {advice}"))])

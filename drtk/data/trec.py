@@ -333,8 +333,9 @@ def read_qrels(source: str, *, tracker: InputTracker) -> Iterator[tuple[int, Qre
             columns = _split_columns(line)
             if beir is None:
                 beir = len(columns) == 3
-                if beir and columns[2].lower() in GRADE_NAMES:
-                    if columns[1].lower().startswith("q"):
+                if len(columns) in (3, 4) and columns[-1].lower() in GRADE_NAMES:
+                    is_reversed = columns[0].lower().startswith(("corpus", "doc", "passage", "pid"))
+                    if is_reversed or columns[1].lower().startswith("q"):
                         raise RecordError(
                             f"{source}:{number}", f"expected the columns in the order '{' '.join(QRELS_HEADER)}'"
                         )
@@ -360,8 +361,9 @@ def parse_qrel_row(row: Row | ValueError) -> Qrel:
 
 def _describe_line_error(error: ValueError, line: bytes, number: int, expected: str) -> str:
     """Return the error message for a line; for the first line, add the kind of file it seems to be."""
-    if line.lstrip().startswith(b"{"):
-        return str(error) if expected == "judgments" else f"looks like JSON; expected {expected}"
+    if line.lstrip().startswith((b"{", b"[")):
+        is_row = expected == "judgments" and line.lstrip().startswith(b"{")
+        return str(error) if is_row else f"looks like JSON; expected {expected}"
     kind = sniff_kind(line) if number == 1 else None
     if kind is not None and expected.removeprefix("a ") in kind:
         return str(error)

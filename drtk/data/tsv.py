@@ -31,8 +31,8 @@ def parse_passage_lines(lines: Iterator[NumberedLine], *, name: str) -> Iterator
     if names == DPR_HEADER:
         return _parse_quoted(lines)
     if names == QRELS_HEADER:
-        return iter([(first[0], ValueError("is the header of judgments in BEIR's format; expected passages"))])
-    if {"title", *_QUERY_TEXTS, *PASSAGE_IDS} & {*names}:
+        return _reject_lines(first, lines, "is the header of judgments in BEIR's format; expected passages")
+    if _is_header(names, {"title", *_QUERY_TEXTS, *PASSAGE_IDS}):
         return _parse_lines_below(first, names, lines, PASSAGE_IDS, ("text",), ("title",))
     if len(columns) == 3 and len(columns[2]) > len(columns[1]):
         warn(
@@ -51,7 +51,7 @@ def parse_query_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     columns = first[1].decode(errors="replace").split("\t")
     names = _read_names(columns)
     is_qa = len(columns) == 2 and _unquote_field(columns[1].strip()).startswith("[")
-    if {*_QUERY_TEXTS, *QUERY_IDS} & {*names} and not is_qa:
+    if _is_header(names, {*_QUERY_TEXTS, *QUERY_IDS}) and not is_qa:
         return _parse_lines_below(first, names, lines, QUERY_IDS, _QUERY_TEXTS)
     return _parse_lines(
         chain([first], lines), _parse_question if is_qa else _parse_pair if len(columns) == 2 else None, "2 (qid text)"
@@ -64,13 +64,18 @@ def parse_example_header(line: bytes) -> ParseColumns | ValueError | None:
     A header with an unknown column gives a ValueError.
     """
     names = _read_names(line.decode(errors="replace").split("\t"))
-    names = [{"pos": "positive", "neg": "negative"}.get(name, name) for name in names]  # FlagEmbedding's names
-    if "positive" not in names or not any(name in names for name in ANCHORS):
+    ours = {"pos": "positive", "neg": "negative"} | dict.fromkeys(
+        ANCHORS, "query"
+    )  # pos and neg are FlagEmbedding's names
+    names = [ours.get(name, name) for name in names]
+    if "positive" not in names or "query" not in names:
         return None
     for name in names:
-        if name not in ("positive", "score", *QUERY_IDS, *ANCHORS) and not NEGATIVE.fullmatch(name):
+        problem = "several columns" if names.count(name) > 1 else "the unknown column"
+        is_known = name in ("query", "positive", "score", *QUERY_IDS) or NEGATIVE.fullmatch(name)
+        if names.count(name) > 1 or not is_known:
             return ValueError(
-                f"is a header with the unknown column '{name}'; name the columns, such as query<TAB>positive<TAB>negative"
+                f"is a header with {problem} '{name}'; name the columns, such as query<TAB>positive<TAB>negative"
             )
     return lambda columns: _parse_score(dict(zip(names, _check_columns(columns, len(names)), strict=True)))
 
@@ -91,7 +96,7 @@ def parse_example_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
         return iter(())
     parse_columns = parse_example_header(first[1])
     if isinstance(parse_columns, ValueError):
-        return iter([(first[0], parse_columns)])
+        return _reject_lines(first, lines, str(parse_columns))
     if parse_columns is not None:
         return _parse_lines(lines, parse_columns)
     return _parse_lines(chain([first], lines), _parse_triple)
@@ -126,6 +131,17 @@ def _read_names(columns: list[str]) -> list[str]:
     return [column.strip().lower() for column in columns]
 
 
+def _is_header(names: list[str], known: set[str]) -> bool:
+    """Return whether a first line names columns. A text of a record may also be a name, such as the title Query."""
+    num_known = sum(name in known for name in names)
+    return names[0] in known or num_known > 1 or (num_known == 1 and len(names) == 2)
+
+
+def _reject_lines(first: NumberedLine, lines: Iterator[NumberedLine], problem: str) -> Iterator[ParsedRow]:
+    """Yield an error for every line, so that skipping a few of them does not skip the file."""
+    return ((number, ValueError(problem)) for number, _ in chain([first], lines))
+
+
 def _parse_lines_below(
     header: NumberedLine,
     names: list[str],
@@ -141,9 +157,11 @@ def _parse_lines_below(
         count = sum(name in allowed for name in names)
         if count != 1 and not problem:
             problem = f"{'with several columns' if count else 'without a column'} '{name}'"
+    if any(names.count(name) > 1 for name in others):
+        problem = problem or f"with several columns '{others[0]}'"
     if problem:
         columns = "<TAB>".join(("id", *others, "text"))
-        return iter([(header[0], ValueError(f"is a header {problem}; name the columns, such as {columns}"))])
+        return _reject_lines(header, lines, f"is a header {problem}; name the columns, such as {columns}")
     return _parse_lines(lines, lambda columns: dict(zip(names, _check_columns(columns, len(names)), strict=True)))
 
 

@@ -312,7 +312,8 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     """
     if not is_table(source) and (columns := sniff.sniff_columns(tracker.peek(source))) is not None:
         return columns
-    if not is_table(source) and parse_example_header(tracker.peek(source).partition(b"\n")[0]) is not None:
+    head = b"" if is_table(source) else tracker.peek(source).removeprefix(b"\xef\xbb\xbf")
+    if parse_example_header(head.partition(b"\n")[0]) is not None:
         return "examples"
     if is_stream(source):
         records = readers.parse_jsonl(enumerate(sniff.split_whole_lines(tracker.peek(source))))
@@ -321,8 +322,8 @@ def detect_kind(source: str, tracker: InputTracker) -> str | None:
     rows = [row for _, row in islice(records, MAX_LINES) if isinstance(row, dict)]
     if not rows:
         return None
-    if sniff_row(rows[0]) == sniff.EXAMPLES:
-        return "examples"
+    if (kind := sniff_row(rows[0])) in (sniff.EXAMPLES, sniff.JUDGMENTS):
+        return "examples" if kind == sniff.EXAMPLES else "qrels"
     kinds = {sniff_row(row) for row in rows}
     if kinds == {sniff.QUERIES} and not any("answer" in row for row in rows):
         return "queries"

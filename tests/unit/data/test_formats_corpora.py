@@ -74,6 +74,12 @@ def test_queries_are_read_in_every_format(tmp_path: Path, name: str, content: by
     assert queries(tmp_path, content) == [expected]
 
 
+def test_a_title_may_be_the_name_of_a_column(tmp_path: Path) -> None:
+    assert passages(tmp_path, b"7\tAn utterance.\tQuestion\n") == [Passage("7", "An utterance.", "Question")]
+    (document,) = passages(tmp_path, b"D7\tu\tQuery\tAn utterance.\n")
+    assert (document.id, document.title) == ("D7", "Query")
+
+
 def test_a_third_column_longer_than_the_text_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert passages(tmp_path, b"7\tWing\tLift grows.\n") == [Passage("7", "Wing", "Lift grows.")]
     assert "corpus: read as id, text, title, but the third column is longer than the second; name the" in caplog.text
@@ -128,6 +134,7 @@ def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -
         (b"qid\tquestion\n1\tx\n", 1, "is a header with the unknown column 'qid'"),
         (b"id\ttitle\n1\tx\n", 1, "is a header without a column 'text'"),
         (b"id\tdocid\ttext\n1\t1\tx\n", 1, "is a header with several columns 'id'"),
+        (b"id\ttitle\ttitle\ttext\n1\ta\tb\tx\n", 1, "is a header with several columns 'title'"),
         (b"just text\n", 1, "expected a JSON object, got other text"),
         (b"1\ta\n2\tb\tc\n", 2, "expected 2 columns, got 3"),
         (b"1\ta\n2\tb\x00\n", 2, "contains a NUL byte"),
@@ -157,6 +164,10 @@ def test_bad_records_are_reported_with_their_line_and_can_be_skipped(
     assert str(raised.value).startswith(f"{tmp_path}/corpus:{line}: ")
     assert problem in str(raised.value)
     tracker = InputTracker(skip_bad=1)
+    if "header" in problem:  # every line is an error, so that the file is not skipped as a whole
+        with pytest.raises(RecordError):
+            list(read_passages(str(tmp_path / "corpus"), tracker=tracker))
+        return
     assert len(list(read_passages(str(tmp_path / "corpus"), tracker=tracker))) <= 2
     assert tracker.bad == 1
 

@@ -149,6 +149,14 @@ def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
             list(read_examples(str(plain)))
     headed.write_text("Query\tpos\tneg\nwho is it\tit is me\tnot you\n")
     assert next(readers.iter_examples(str(headed), InputTracker())) == (2, first)
+    headed.write_bytes(b"\xef\xbb\xbfquery\tpositive\r\nwho is it\tit is me\r\n")
+    assert [parsed.example.positives for _, parsed in readers.iter_examples(str(headed), InputTracker())] == [  # type: ignore[union-attr]
+        first.example.positives
+    ]
+    for repeated in ("query\tpos\tpositive", "anchor\tquery\tpositive", "query\tpos\tneg\tneg"):
+        headed.write_text(f"{repeated}\nwho\n")
+        with pytest.raises(RecordError, match=r"headed\.tsv:1: is a header with several columns '"):
+            list(read_examples(str(headed)))
     headed.write_text("query\tpositive\tnegatives\nwho is it\tit is me\tnot you\n")
     with pytest.raises(RecordError, match=r"headed\.tsv:1: is a header with the unknown column 'negatives'; name the"):
         list(read_examples(str(headed)))
@@ -238,7 +246,7 @@ IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
             {"query": "q", "positive": "a", "negatives": ["b"]},
             "'negatives' is unknown; name the negatives negative, negative_1, …",
         ),
-        ({"query": "q", "positive": "a", "hard_negative": "b"}, "'hard_negative' is unknown"),
+        ({"query": "q", "positive": "a", "negative_id": "9", "hard_negative": "b"}, "'hard_negative' is unknown"),
         ({"query": "q", "pos": ["a"], "scores": [1]}, "'scores' is not a field of examples with 'pos'"),
         ({"_id": "1", "text": "a passage"}, "not a training example"),
     ],
