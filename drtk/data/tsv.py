@@ -17,6 +17,8 @@ ParseColumns = Callable[[list[str]], Row]
 DPR_HEADER = ["id", "text", "title"]
 QRELS_HEADER = ["query-id", "corpus-id", "score"]
 _QUERY_TEXTS = ("text", "query", "question")  # names of the column of a query's text
+# Other names of the query, the positive and the negative in a header of training data; pos and neg are FlagEmbedding's.
+_EXAMPLE_NAMES = {"pos": "positive", "neg": "negative"} | dict.fromkeys(ANCHORS, "query")
 _MAX_FIELD_SIZE = 1 << 24  # characters of a quoted field; limits the memory for a quote that is not closed
 
 
@@ -64,19 +66,14 @@ def parse_example_header(line: bytes) -> ParseColumns | ValueError | None:
     A header with an unknown column gives a ValueError.
     """
     names = _read_names(line.decode(errors="replace").split("\t"))
-    ours = {"pos": "positive", "neg": "negative"} | dict.fromkeys(
-        ANCHORS, "query"
-    )  # pos and neg are FlagEmbedding's names
-    names = [ours.get(name, name) for name in names]
+    names = [_EXAMPLE_NAMES.get(name, name) for name in names]
     if "positive" not in names or "query" not in names:
         return None
     for name in names:
-        problem = "several columns" if names.count(name) > 1 else "the unknown column"
-        is_known = name in ("query", "positive", "score", *QUERY_IDS) or NEGATIVE.fullmatch(name)
-        if names.count(name) > 1 or not is_known:
-            return ValueError(
-                f"is a header with {problem} '{name}'; name the columns, such as query<TAB>positive<TAB>negative"
-            )
+        is_repeated = names.count(name) > 1
+        if is_repeated or not (name in ("query", "positive", "score", *QUERY_IDS) or NEGATIVE.fullmatch(name)):
+            problem = f"with {'several columns' if is_repeated else 'the unknown column'} '{name}'"
+            return ValueError(f"is a header {problem}; name the columns, such as query<TAB>positive<TAB>negative")
     return lambda columns: _parse_score(dict(zip(names, _check_columns(columns, len(names)), strict=True)))
 
 
