@@ -314,9 +314,8 @@ def _parse_csv(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
     is_tsv, header = path.suffix.lower() == ".tsv", text.partition("\n")[0]
     delimiter = "\t" if is_tsv else max(",;\t", key=header.count)
     delimiter = delimiter if delimiter in header else "|"
-    has_quotes = (
-        not is_tsv or [name.strip().lower() for name in header.split("\t")] == DPR_HEADER
-    )  # as in docs/formats.md
+    # as in docs/formats.md
+    has_quotes = not is_tsv or [name.strip().lower() for name in header.split("\t")] == DPR_HEADER
     lines = (f"{line}\n" for line in text.removesuffix("\n").split("\n"))
     reader = csv.DictReader(
         lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE, strict=True
@@ -388,8 +387,8 @@ def _make_row_document(row: Row, id: str, number: int | None, place: str, fields
     `NAME: VALUE`.
     number: number of the row, appended to `id` if no column has the id; None for a single row
     """
-    columns: dict[str, Sequence[str]] = {"_id": (), "title": _find_column(row, "title"), "text": ()} | dict(fields)
-    columns["text"] = columns["text"] or _find_column(row, "text", "contents")
+    title, text = _find_column(row, "title"), _find_column(row, "text", "contents")
+    columns: dict[str, Sequence[str]] = {"_id": (), "title": title, "text": text} | dict(fields)
     used = [name for names in columns.values() for name in names]
     for name in used:
         if name not in row:
@@ -410,7 +409,7 @@ def _make_row_document(row: Row, id: str, number: int | None, place: str, fields
 
 
 def _find_column(row: Row, *names: str) -> Sequence[str]:
-    """Return the first of the columns `names`; if there is none, one in other case; [] if there is none either."""
+    """Return the first of the columns `names`; if there is none, one in another case; [] if there is none either."""
     exact = [name for name in names if name in row]
     return (exact or [column for name in names for column in row if column.strip().lower() == name])[:1]
 

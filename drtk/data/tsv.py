@@ -69,11 +69,9 @@ def parse_example_header(line: bytes) -> ParseColumns | ValueError | None:
     names = [_EXAMPLE_NAMES.get(name, name) for name in names]
     if "positive" not in names or "query" not in names:
         return None
-    for name in names:
-        is_repeated = names.count(name) > 1
-        if is_repeated or not (name in ("query", "positive", "score", *QUERY_IDS) or NEGATIVE.fullmatch(name)):
-            problem = f"with {'several columns' if is_repeated else 'the unknown column'} '{name}'"
-            return ValueError(f"is a header {problem}; name the columns, such as query<TAB>positive<TAB>negative")
+    known = ("query", "positive", "score", *QUERY_IDS)
+    if problem := _describe_columns(names, lambda name: name in known or NEGATIVE.fullmatch(name) is not None):
+        return ValueError(f"is a header {problem}; name the columns, such as query<TAB>positive<TAB>negative")
     return lambda columns: _parse_score(dict(zip(names, _check_columns(columns, len(names)), strict=True)))
 
 
@@ -147,19 +145,23 @@ def _parse_lines_below(
     texts: Sequence[str],
     others: Sequence[str] = (),
 ) -> Iterator[ParsedRow]:
-    """Yield the rows of the lines below a header, or an error if it does not have one of `ids`, one of `texts` and any of `others`."""
-    unknown = [name for name in names if name not in (*ids, *texts, *others)]
-    problem = f"with the unknown column '{unknown[0]}'" if unknown else ""
-    for name, allowed in (("id", ids), ("text", texts)):
-        count = sum(name in allowed for name in names)
-        if count != 1 and not problem:
-            problem = f"{'with several columns' if count else 'without a column'} '{name}'"
-    if any(names.count(name) > 1 for name in others):
-        problem = problem or f"with several columns '{others[0]}'"
-    if problem:
+    """Yield the rows of the lines below a header, or errors if it does not have one of `ids`, one of `texts` and any of `others`."""
+    names = ["id" if name in ids else "text" if name in texts else name for name in names]
+    missing = [f"without a column '{name}'" for name in ("id", "text") if name not in names]
+    if problem := _describe_columns(names, lambda name: name in ("id", "text", *others)) or "".join(missing[:1]):
         columns = "<TAB>".join(("id", *others, "text"))
         return _reject_lines(header, lines, f"is a header {problem}; name the columns, such as {columns}")
     return _parse_lines(lines, lambda columns: dict(zip(names, _check_columns(columns, len(names)), strict=True)))
+
+
+def _describe_columns(names: list[str], is_known: Callable[[str], bool]) -> str:
+    """Return what is wrong with the first repeated or unknown column of a header; "" if there is none."""
+    for name in names:
+        if names.count(name) > 1:
+            return f"with several columns '{name}'"
+        if not is_known(name):
+            return f"with the unknown column '{name}'"
+    return ""
 
 
 def _parse_lines(
