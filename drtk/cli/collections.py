@@ -20,7 +20,7 @@ _PROVIDED = {  # by --data
 _READS_DEV_FOLDER = ("export", "pretrain", "train-retriever", "train-reranker")
 _POSITIONAL = ("source", "sources", "passages", "paths")
 _READS_QUERIES = ("search", "expand-queries")
-_READS_OTHERS = ("score", "rerank", "read", "train-generator", "validate")  # examples, runs or folders of files
+_READS_OTHERS = ("import", "score", "rerank", "read", "train-generator", "validate")  # examples, runs, folders of files
 _SPLITS = {"mine-negatives": "train", "train-reranker": "train", "fuse": "dev"}  # others: test
 
 

@@ -231,7 +231,7 @@ def find_changes(output: str, settings: Mapping[str, Any], *, program: str = "")
         changed.append(output)
     if Path(output).is_dir():
         changed += [str(Path(output, name)) for name, _ in find_damage(Path(output), manifest, by_time=True)]
-    return changed + [get_source_name(entry["path"]) for entry in manifest["inputs"] if not is_unchanged(entry)]
+    return changed + [get_source_name(entry["path"]) for entry in manifest["inputs"] if not is_unchanged(entry, output)]
 
 
 def load_output_manifest(output: str | Path) -> Manifest | None:
@@ -259,14 +259,20 @@ def to_json_values(settings: Mapping[str, Any]) -> dict[str, Any]:
     return orjson.loads(orjson.dumps(dict(settings), option=orjson.OPT_SERIALIZE_NUMPY))
 
 
-def is_unchanged(entry: Mapping[str, Any]) -> bool:
-    """Return whether an input still matches its manifest entry, by size, and by time or content; False for streams."""
+def is_unchanged(entry: Mapping[str, Any], output: str = "") -> bool:
+    """Return whether an input still matches its manifest entry, by size, and by time or content; False for streams.
+
+    output: path that is ignored in a folder
+    """
     path = Path(entry["path"])
     if is_from_stream(entry) or is_stream(entry["path"]) or not path.exists():
         return False
     if path.is_dir():
         files, names = entry.get("files", {}), {name for name, _ in _list_folder(path)}
-        return names == files.keys() and all(_is_same_file(path / name, files[name]) for name in names)
+        own_name = os.path.relpath(os.path.realpath(output), path.resolve())
+        ignored = {own_name, f"{own_name}.meta.json"}
+        names -= ignored
+        return names == files.keys() - ignored and all(_is_same_file(path / name, files[name]) for name in names)
     return _is_same_file(path, entry)
 
 

@@ -264,6 +264,17 @@ def test_outputs_of_drtk_are_no_documents(capfd: Capture, tmp_path: Path) -> Non
     assert import_rows(capfd, tmp_path / "in").keys() == {"a.md", "b.md", "b.md.meta.json", "c.jsonl:1"}
 
 
+def test_the_output_may_be_in_the_folder(capfd: Capture, tmp_path: Path) -> None:
+    write(tmp_path / "a.md", "word")
+    output = tmp_path / "corpus.jsonl"
+    for _ in range(2):  # also with a file that a BEIR folder would have
+        run_command(capfd, "import", tmp_path, "-o", output, "--force")
+        assert import_rows(capfd, tmp_path).keys() == {"a.md"}
+        assert "is up to date" in get_messages(capfd, "import", tmp_path, "-o", output, "--skip-done")
+    write(tmp_path / "a.md", "other words")
+    assert f"changed: {tmp_path}\n" in get_messages(capfd, "import", tmp_path, "-o", output, "--skip-done", "--force")
+
+
 def test_an_unreadable_folder_is_an_error(
     capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # a user with all rights can read every folder
