@@ -24,6 +24,7 @@ from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Hit, Passage, Query, parse_document_id
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import find_damage, read_manifest
+from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD, digest_bytes, get_source_name, is_stream
 
 MAX_KNOWN_IDS = 1_000_000  # ids in memory that are known to be in the corpus
@@ -55,7 +56,7 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
 def validate_collection(source: str, settings: ValidationSettings) -> Iterator[Findings]:
     """Check the files of a collection, and the ids in its judgments; yield the findings of each file.
 
-    Ids are not compared with a file that has unreadable lines or an id twice.
+    Ids are not compared with a file that has unreadable lines or an id twice; logs this.
     Raises UsageError for settings that apply to single files only.
     """
     _check_no_file_settings(settings, f"{source} is a collection")
@@ -64,6 +65,8 @@ def validate_collection(source: str, settings: ValidationSettings) -> Iterator[F
     kinds: dict[str, FileKind] = {"corpus": "passages", "queries": "queries", "qrels": "qrels"}
     for part, file in files:
         if part == "qrels":
+            for other in sorted({"corpus", "queries"} - valid.keys()):
+                log(f"{file}: ids are not compared with the {other}, which has errors")
             settings = replace(settings, corpus=valid.get("corpus"), queries=valid.get("queries"))
         findings = validate_file(file, replace(settings, kind=kinds[part]))
         if not {"unreadable", "duplicate"} & {*findings.counts}:

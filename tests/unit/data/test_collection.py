@@ -98,10 +98,9 @@ def test_validate_compares_the_judgments_of_a_folder_with_its_texts(capfd: Captu
         run_command(capfd, "validate", folder)
     with (folder / "corpus.jsonl").open("a") as file:
         file.write("{\n")
-    with pytest.raises(
-        DrtkError, match=r"c: 2 errors$"
-    ):  # the line of the corpus, and the query; passages are not compared
+    with pytest.raises(DrtkError, match=r"c: 2 errors$"):  # the line of the corpus, and the query
         run_command(capfd, "validate", folder)
+    assert "dev.tsv: ids are not compared with the corpus, which has errors\n" in capfd.readouterr().err
     with pytest.raises(UsageError, match=r"`corpus` applies to files of records only; .* is a collection"):
         run_command(capfd, "validate", folder, "--corpus", folder)
 
