@@ -35,11 +35,12 @@ from drtk.data.rows import (
     parse_query,
     parse_row,
 )
-from drtk.data.sniff import is_candidate_line, is_id_triple
+from drtk.data.sniff import are_names, is_candidate_line, is_id_triple
 from drtk.data.tables import is_table, iter_table_rows
 from drtk.data.trec import iter_query_hits, parse_qrel_row, read_qrels
 from drtk.data.tsv import (
     QRELS_HEADER,
+    RENAME_EXAMPLES,
     ParsedRow,
     are_text_triples,
     parse_candidate_lines,
@@ -47,6 +48,7 @@ from drtk.data.tsv import (
     parse_example_lines,
     parse_passage_lines,
     parse_query_lines,
+    reject_lines,
 )
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Example, Expansion, Hit, Passage, Prediction, Qrel, Query
@@ -221,7 +223,8 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
     )
     for count, (number, passage) in enumerate(rows):
         if count == 0 and isinstance(passage, ValueError) and source.lower().endswith(_DOCUMENT_SUFFIXES):
-            passage = ValueError(f"{passage}; run `drtk import {source}`")
+            ids = " --field _id=COLUMN" if source.lower().endswith((".csv", ".json")) else ""
+            passage = ValueError(f"{passage}; run `drtk import {source}{ids}`")
         yield number, passage
 
 
@@ -259,15 +262,21 @@ def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[P
     if not _is_json(source, tracker):
         head = tracker.peek(source).removeprefix(b"\xef\xbb\xbf")
         lines = [line for line in head.splitlines() if line.strip()][:10]
-        if 2 * sum(map(is_id_triple, lines)) > len(lines):
+        columns = lines[0].decode(errors="replace").split("\t") if lines else []
+        is_header, has_ids = are_names(columns), 2 * sum(map(is_id_triple, lines)) > len(lines)
+        if has_ids and not is_header:
             return _iter_triples(source, tracker)
-        if lines and (parse_example_header(lines[0]) or are_text_triples(lines)):
+        if lines and not has_ids and (parse_example_header(lines[0]) or (not is_header and are_text_triples(lines))):
             return parse_rows(parse_example_lines(tracker.iter_lines(source)), parse_example_row)
-        columns = lines[0].split(b"\t") if lines else []
-        is_known = all(map(bytes.isdigit, columns)) or columns[0].lower() == QRELS_HEADER[0].encode()
-        if len(columns) in (2, 3) and not is_known:
-            advice = f"before texts, add a header line, such as query<TAB>positive<TAB>negative; write ids as lines such as {EXAMPLE}"
-            return iter([(1, ValueError(f"columns without names; {advice}"))])
+        is_known = all(map(str.isdigit, columns)) or columns[0].lower() == QRELS_HEADER[0]
+        if has_ids:
+            problem = "is a header of lines with three ids; remove it, and order the columns as qid, positive, negative"
+        elif is_header:
+            problem = f"is a header without 'query' and 'positive'; {RENAME_EXAMPLES}"
+        else:
+            problem = f"columns without names; before texts, add a header line, such as query<TAB>positive<TAB>negative; write ids as lines such as {EXAMPLE}"
+        if (is_header or len(columns) in (2, 3)) and not is_known:
+            return reject_lines(tracker.iter_lines(source), problem)
     return parse_rows(iter_json_rows(source, tracker), parse_example_row)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from itertools import islice
 from typing import Literal
 
@@ -13,6 +15,13 @@ from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, is_example, is_json_arra
 _QUERY_TEXT_FIELDS = ("text", "question", "query", "query_text")
 GRADE_NAMES = ("score", "rel", "relevance", "grade", "label")  # last column in a header of judgments
 MAX_LINES = 10  # number of first lines that are read
+# The last words of usual names of columns, such as doc_id, PassageID and sentence1.
+_NAME = re.compile(
+    r"[\w-]*?(id|pid|qid|uid|pmid|docid|docno|topic|query|question|doc|document|passage|paragraph|sentence|text|title|name|body|abs"
+    r"|abstract|contents?|context|answers?|description|url|index|key|value|iteration|pos|positive|neg|negative|scores?|label|grade"
+    r"|rank|rating|rel|relevance|relevancy|qrel|judge?ment|split)[_-]?\d*",
+    re.IGNORECASE,
+)
 
 EXAMPLES, RUN, JUDGMENTS = "training examples", "hits of a TREC run", "judgments"
 RANKED = "judgments, or MS MARCO's ranked pairs or triples"  # q1 p1 1: a grade, a rank, or a negative
@@ -54,6 +63,11 @@ def sniff_kind(head: bytes) -> str | None:
     if unique_kinds in ({QUERIES, EITHER}, {PASSAGES, EITHER}):  # some without answers, or without a title
         unique_kinds.discard(EITHER)
     return unique_kinds.pop() if len(unique_kinds) == 1 else None
+
+
+def are_names(columns: Sequence[str]) -> bool:
+    """Return whether the columns of a first line are usual names of columns, perhaps in quotes."""
+    return len(columns) > 1 and all(_NAME.fullmatch(column.strip().strip('"')) for column in columns)
 
 
 def is_candidate_line(line: bytes) -> bool:

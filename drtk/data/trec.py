@@ -16,7 +16,7 @@ import orjson
 
 from drtk.data.json_arrays import iter_array_rows
 from drtk.data.rows import Row, is_json_array, parse_id, parse_row, take_field
-from drtk.data.sniff import GRADE_NAMES, RANKED, sniff_kind
+from drtk.data.sniff import GRADE_NAMES, RANKED, are_names, sniff_kind
 from drtk.data.tables import is_table, iter_table_rows
 from drtk.data.tsv import QRELS_HEADER
 from drtk.errors import RecordError
@@ -333,11 +333,15 @@ def read_qrels(source: str, *, tracker: InputTracker) -> Iterator[tuple[int, Qre
             columns = _split_columns(line)
             if beir is None:
                 beir = len(columns) == 3
-                if len(columns) in (3, 4) and columns[-1].lower() in GRADE_NAMES:
-                    is_reversed = columns[0].lower().startswith(("corpus", "doc", "passage", "pid"))
-                    if is_reversed or columns[1].lower().startswith("q"):
+                is_header = columns[-1].lower() in GRADE_NAMES
+                if len(columns) in (3, 4) and (is_header or are_names(columns)):
+                    names = [column.lower() for column in columns]
+                    is_reversed = names[0].startswith(("corpus", "doc", "passage", "pid")) or (
+                        names[1].startswith("q") and names[0][:1] != "q"
+                    )
+                    if is_reversed or not is_header:
                         raise RecordError(
-                            f"{source}:{number}", f"expected the columns in the order '{' '.join(QRELS_HEADER)}'"
+                            f"{source}:{number}", f"is a header; expected the columns '{' '.join(QRELS_HEADER)}'"
                         )
                     continue
             qrel = _parse_qrel(columns, 3 if beir else 4)

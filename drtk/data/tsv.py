@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Literal
 
 from drtk.data.rows import ANCHORS, FAISS_ERROR, NEGATIVE, PASSAGE_IDS, QUERY_IDS, Row, is_faiss_index, make_id
+from drtk.data.sniff import are_names
 from drtk.runtime.progress import warn
 
 NumberedLine = tuple[int, bytes]
@@ -19,6 +20,7 @@ QRELS_HEADER = ["query-id", "corpus-id", "score"]
 _QUERY_TEXTS = ("text", "query", "question")  # names of the column of a query's text
 # Other names of the query, the positive and the negative in a header of training data; pos and neg are FlagEmbedding's.
 _EXAMPLE_NAMES = {"pos": "positive", "neg": "negative"} | dict.fromkeys(ANCHORS, "query")
+RENAME_EXAMPLES = "rename or remove columns; expected query<TAB>positive<TAB>negative"
 _MAX_FIELD_SIZE = 1 << 24  # characters of a quoted field; limits the memory for a quote that is not closed
 
 
@@ -33,8 +35,8 @@ def parse_passage_lines(lines: Iterator[NumberedLine], *, name: str) -> Iterator
     if names == DPR_HEADER:
         return _parse_quoted(lines)
     if names == QRELS_HEADER:
-        return _reject_lines(first, lines, "is the header of judgments in BEIR's format; expected passages")
-    if _is_header(names, {"title", *_QUERY_TEXTS, *PASSAGE_IDS}):
+        return reject_lines(chain([first], lines), "is the header of judgments in BEIR's format; expected passages")
+    if are_names(columns) or _has_names(names, {"title", *_QUERY_TEXTS, *PASSAGE_IDS}):
         return _parse_lines_below(first, names, lines, PASSAGE_IDS, ("text",), ("title",))
     if len(columns) == 3 and len(columns[2]) > len(columns[1]):
         warn(
@@ -53,7 +55,7 @@ def parse_query_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     columns = first[1].decode(errors="replace").split("\t")
     names = _read_names(columns)
     is_qa = len(columns) == 2 and _unquote_field(columns[1].strip()).startswith("[")
-    if _is_header(names, {*_QUERY_TEXTS, *QUERY_IDS}) and not is_qa:
+    if (are_names(columns) or _has_names(names, {*_QUERY_TEXTS, *QUERY_IDS})) and not is_qa:
         return _parse_lines_below(first, names, lines, QUERY_IDS, _QUERY_TEXTS)
     return _parse_lines(
         chain([first], lines), _parse_question if is_qa else _parse_pair if len(columns) == 2 else None, "2 (qid text)"
@@ -69,29 +71,31 @@ def parse_example_header(line: bytes) -> ParseColumns | ValueError | None:
     names = [_EXAMPLE_NAMES.get(name, name) for name in names]
     if "positive" not in names or "query" not in names:
         return None
-    known = ("query", "positive", "score", *QUERY_IDS)
+    known = ("query", "positive", "score", "query_id", "qid")
     if problem := _describe_columns(names, lambda name: name in known or NEGATIVE.fullmatch(name) is not None):
-        return ValueError(f"is a header {problem}; name the columns, such as query<TAB>positive<TAB>negative")
-    return lambda columns: _parse_score(dict(zip(names, _check_columns(columns, len(names)), strict=True)))
+        return ValueError(f"is a header {problem}; {RENAME_EXAMPLES}")
+    parse_named = _name_columns(names, line)
 
+    def parse_columns(columns: list[str]) -> Row:
+        row = parse_named(columns)
+        if "score" in row:
+            try:
+                row["score"] = float(row["score"])
+            except ValueError as error:
+                raise ValueError(f"'score' must be a number, got {row['score']!r}") from error
+        return row
 
-def _parse_score(row: Row) -> Row:
-    if "score" in row:
-        try:
-            row["score"] = float(row["score"])
-        except ValueError as error:
-            raise ValueError(f"'score' must be a number, got {row['score']!r}") from error
-    return row
+    return parse_columns
 
 
 def parse_example_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     """Yield the rows of training data with texts: below a header, or MS MARCO's triples (query, positive, negative)."""
-    first = next(lines, None)
+    first = next((item for item in lines if item[1].strip()), None)
     if first is None:
         return iter(())
     parse_columns = parse_example_header(first[1])
     if isinstance(parse_columns, ValueError):
-        return _reject_lines(first, lines, str(parse_columns))
+        return reject_lines(chain([first], lines), str(parse_columns))
     if parse_columns is not None:
         return _parse_lines(lines, parse_columns)
     return _parse_lines(chain([first], lines), _parse_triple)
@@ -123,18 +127,24 @@ def parse_candidate_lines(lines: Iterator[NumberedLine], kind: Literal["passages
 
 def _read_names(columns: list[str]) -> list[str]:
     """Return the columns of a first line as the names that they may be."""
-    return [column.strip().lower() for column in columns]
+    return [_unquote_field(column.strip()).lower() for column in columns]
 
 
-def _is_header(names: list[str], known: set[str]) -> bool:
-    """Return whether a first line names columns. A text of a record may also be a name, such as the title Query."""
+def _has_names(names: list[str], known: set[str]) -> bool:
+    """Return whether a first line has known names of columns. A text of a record may also be one, such as the title Query."""
     num_known = sum(name in known for name in names)
     return names[0] in known or num_known > 1 or (num_known == 1 and len(names) == 2)
 
 
-def _reject_lines(first: NumberedLine, lines: Iterator[NumberedLine], problem: str) -> Iterator[ParsedRow]:
+def reject_lines(lines: Iterable[NumberedLine], problem: str) -> Iterator[tuple[int, ValueError]]:
     """Yield an error for every line, so that skipping a few of them does not skip the file."""
-    return ((number, ValueError(problem)) for number, _ in chain([first], lines))
+    return ((number, ValueError(problem)) for number, _ in lines)
+
+
+def _name_columns(names: list[str], header: bytes) -> ParseColumns:
+    """Return a function that makes a row of the columns of a line. If the header has quotes, it removes those of the line."""
+    unquote = _unquote_field if header.startswith(b'"') else str
+    return lambda columns: dict(zip(names, map(unquote, _check_columns(columns, len(names))), strict=True))
 
 
 def _parse_lines_below(
@@ -150,8 +160,10 @@ def _parse_lines_below(
     missing = [f"without a column '{name}'" for name in ("id", "text") if name not in names]
     if problem := _describe_columns(names, lambda name: name in ("id", "text", *others)) or "".join(missing[:1]):
         columns = "<TAB>".join(("id", *others, "text"))
-        return _reject_lines(header, lines, f"is a header {problem}; name the columns, such as {columns}")
-    return _parse_lines(lines, lambda columns: dict(zip(names, _check_columns(columns, len(names)), strict=True)))
+        return reject_lines(
+            chain([header], lines), f"is a header {problem}; rename or remove columns; expected {columns}"
+        )
+    return _parse_lines(lines, _name_columns(names, header[1]))
 
 
 def _describe_columns(names: list[str], is_known: Callable[[str], bool]) -> str:
@@ -186,7 +198,7 @@ def _decode_line(line: bytes) -> str:
         raise ValueError(
             FAISS_ERROR
             if is_faiss_index(line)
-            else "contains a NUL byte; convert files of vectors with drtk convert --as embeddings"
+            else "contains a NUL byte; convert UTF-16 to UTF-8, and files of vectors with drtk convert --as embeddings"
         )
     try:
         return line.decode()
@@ -211,8 +223,8 @@ def _parse_document(columns: list[str]) -> Row:
 
 
 def _parse_dpr(columns: list[str]) -> Row:
-    id, text, title = _check_columns(columns, 3)
-    return {"_id": id, "title": _unquote_field(title), "text": _unquote_field(text)}
+    id, text, title = map(_unquote_field, _check_columns(columns, 3))
+    return {"_id": id, "title": title, "text": text}
 
 
 def _parse_question(columns: list[str]) -> Row:

@@ -177,7 +177,7 @@ def open_input(source: str) -> tuple[BinaryIO, DigestingReader]:
         else:
             if Path(source).is_dir():
                 raise DrtkError(f"{source}: is a folder; expected a file")
-            raw = open(source, "rb")  # noqa: SIM115 - handed to the caller
+            raw = open(source, "rb", buffering=1 << 20)  # noqa: SIM115 - handed to the caller; peek reads the buffer
         head = raw.read(4)
     except OSError as error:
         raise DrtkError(f"{get_source_name(source)}: {error.strerror}") from error

@@ -153,12 +153,26 @@ def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
     assert [parsed.example.positives for _, parsed in readers.iter_examples(str(headed), InputTracker())] == [  # type: ignore[union-attr]
         first.example.positives
     ]
+    plain.write_text("\n" + "who is it\tit is me\tnot you\n" + f"flight\tit is me{' or he' * 9999}\tno\n" * 9)
+    assert next(readers.iter_examples(str(plain), InputTracker())) == (2, first)  # of 700 kB
+    for header, lines, problem in (
+        ("qid\tpos_id\tneg_id", "7\t1000\t2000\n8\t1000\t2000\n", "is a header of lines with three ids; remove it"),
+        ("query\tpositive\tnegative", "7\t1000\t2000\n8\t1000\t2000\n", "is a header of lines with three ids; remove"),
+        ("question\tanswer\tcontext", "who is it\tit is me\tnot you\n", "is a header without 'query' and 'positive'"),
+    ):
+        plain.write_text(f"{header}\n{lines}")
+        with pytest.raises(RecordError, match=rf"triples\.tsv:1: {problem}"):
+            list(read_examples(str(plain)))
+    headed.write_text('"query"\t"positive"\n"who is it"\t"it is me"\n')
+    assert [parsed.example.positives for _, parsed in readers.iter_examples(str(headed), InputTracker())] == [  # type: ignore[union-attr]
+        first.example.positives
+    ]
     for repeated in ("query\tpos\tpositive", "anchor\tquery\tpositive", "query\tpos\tneg\tneg"):
         headed.write_text(f"{repeated}\nwho\n")
         with pytest.raises(RecordError, match=r"headed\.tsv:1: is a header with several columns '"):
             list(read_examples(str(headed)))
     headed.write_text("query\tpositive\tnegatives\nwho is it\tit is me\tnot you\n")
-    with pytest.raises(RecordError, match=r"headed\.tsv:1: is a header with the unknown column 'negatives'; name the"):
+    with pytest.raises(RecordError, match=r"headed\.tsv:1: is a header with the unknown column 'negatives'; rename or"):
         list(read_examples(str(headed)))
     headed.write_text("anchor\tpositive\nwho\n")
     with pytest.raises(RecordError, match=r"headed\.tsv:2: expected 2 columns, got 1$"):

@@ -115,7 +115,7 @@ def test_load_run_groups_scattered_lines_and_iter_rankings_rejects_them(tmp_path
         "q1 0 d1 2\nq2 0 d#1 0\n",
         "# a comment\r\nq1\tQ0\td1\t2\r\n\r\n# another\r\nq2\tQ0\td#1\t0\r\n",
         "qid docid Rel\nq1 d1 2\nq2 d#1 0\n",
-        "qid iter docid rel\nq1 0 d1 2\nq2 0 d#1 0\n",
+        "qid Q0 docid rel\nq1 0 d1 2\nq2 0 d#1 0\n",
         '{"query-id": "q1", "corpus-id": "d1", "score": 2}\n{"score": 0, "query-id": "q2", "corpus-id": "d#1"}\n',
         '[{"query-id": "q1", "corpus-id": "d1", "score": 2},\n{"score": 0, "query-id": "q2", "corpus-id": "d#1"}]\n',
     ],
@@ -139,17 +139,18 @@ def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("corpus-id\tquery-id\tscore\nd1\tq1\t2\n", ":1: expected the columns in the order 'query-id corpus-id score'"),
+        ("corpus-id\tquery-id\tscore\nd1\tq1\t2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
         ("q1,d1,2\n", ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1"),
         ('{"query-id": "q1", "corpus-id": "d1"}\n', ":1: 'score' is missing"),
         ('{"_id": "q1", "text": "t"}\n', ":1: 'query-id' is missing; other fields of the record: _id, text"),
-        ("corpus-id topic rel\nd1 q1 2\n", ":1: expected the columns in the order 'query-id corpus-id score'"),
-        ("Doc\tQuery-ID\tScore\nd1\tq1\t2\n", ":1: expected the columns in the order 'query-id corpus-id score'"),
+        ("corpus-id topic rel\nd1 q1 2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
+        ("topic doc judgement\nq1 d1 2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
+        ("Doc\tQuery-ID\tScore\nd1\tq1\t2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
     ],
 )
 def test_invalid_judgments_are_rejected(tmp_path: Path, text: str, problem: str) -> None:
     qrels = write_text(tmp_path / "qrels", text)
-    tracker = InputTracker(skip_bad=1) if "order" in problem else None  # would swap all columns
+    tracker = InputTracker(skip_bad=1) if "header" in problem else None  # would swap all columns
     with pytest.raises(RecordError, match=problem):
         load_qrels(str(qrels), tracker=tracker)
 
