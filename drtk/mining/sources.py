@@ -212,9 +212,7 @@ class IndexSearch:
         for name, searcher in self._searchers.items() if batch else ():
             options = RankingOptions(self._depth or len(searcher.indexes))
             if isinstance(searcher, StoredQuerySearcher):
-                rankings = searcher(
-                    [StoredQuery(query.query_id, *(query.vector_position or (0, 0))) for query in batch], options
-                )
+                rankings = searcher([StoredQuery(query.query_id, query.vector_position) for query in batch], options)
             else:
                 rankings = searcher([query.query for query in batch if query.query is not None], options)
             for hits_by_name, (query_id, ranking) in zip(hits, rankings, strict=True):
@@ -352,7 +350,7 @@ class QueryStream:
                 raise MismatchError(
                     f"{self.queries}: has no query '{stored.id}' of the embeddings folder; give the queries that were encoded"
                 )
-            yield MiningQuery(stored.id, vector_position=(stored.shard, stored.row))
+            yield MiningQuery(stored.id, vector_position=stored.value)
 
     def _lacks_text(self, query_id: str) -> bool:
         return (

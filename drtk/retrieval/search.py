@@ -16,7 +16,7 @@ import numpy as np
 from drtk.data.arrays import scale_to_unit_length
 from drtk.data.checks import warn_of_other_kind
 from drtk.data.corpus_store import CorpusStore
-from drtk.data.embeddings import KIND, SPARSE_KIND, check_finite, read_shards
+from drtk.data.embeddings import KIND, SPARSE_KIND, read_shards
 from drtk.data.readers import read_queries
 from drtk.data.trec import format_run_lines, load_qrels
 from drtk.errors import DrtkError, MismatchError, UsageError
@@ -294,66 +294,46 @@ class TextQuerySearcher:
 
 @dataclass(frozen=True)
 class StoredQuery:
-    """Id of a query in an embeddings folder, and the shard index and row of its vector."""
+    """A query of an embeddings folder. value: shard index and row of its vector, or the impact of each term"""
 
     id: str
-    shard: int
-    row: int
+    value: Any
 
 
 class StoredQuerySearcher:
-    """Searcher of indexes with the query vectors of an embeddings folder; iteration yields the queries.
-
-    Raises MismatchError for passage embeddings, for embeddings of another encoder, and for a sparse index.
-    """
-
-    def __init__(self, indexes: IndexGroup, folder: str) -> None:
-        if indexes.reads != "vectors":
-            raise MismatchError(
-                f"{folder}: contains query vectors, but {indexes.folders[0]} is a sparse index; give query texts"
-            )
-        _check_stored_queries(indexes, folder, KIND)
-        self.indexes = indexes
-        self._shards = read_shards(folder)
-
-    def __iter__(self) -> Iterator[StoredQuery]:
-        for number, shard in enumerate(self._shards):
-            for row, id in enumerate(shard.ids):
-                yield StoredQuery(id, number, row)
-
-    def __call__(self, queries: Sequence[StoredQuery], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
-        """Yield (query id, ranking) for each query, in order."""
-        vectors = np.stack([self._shards[query.shard].vectors[query.row] for query in queries]).astype(np.float32)
-        if not np.isfinite(vectors).all():
-            for query, vector in zip(queries, vectors, strict=True):
-                check_finite(self._shards[query.shard], vector[None], [query.row])
-        ids = [query.id for query in queries]
-        yield from zip(ids, iter_rankings(self.indexes, ids, vectors, options), strict=True)
-
-
-class StoredImpactSearcher:
-    """Searcher of impact indexes with the queries of a folder of sparse embeddings; iterating yields its queries.
+    """Searcher of indexes with the queries of a folder of dense or sparse embeddings; iteration yields the queries.
 
     Raises MismatchError for passage embeddings, for embeddings of another encoder, and for an index of another type.
     """
 
     def __init__(self, indexes: IndexGroup, folder: str) -> None:
-        if indexes.manifest["type"] != "impact":
-            raise MismatchError(
-                f"{folder}: contains sparse embeddings, but {indexes.folders[0]} is of type {indexes.manifest['type']}; give query texts"
-            )
-        _check_stored_queries(indexes, folder, SPARSE_KIND)
         self.indexes, self._folder = indexes, folder
+        self._is_sparse = read_manifest_if_any(Path(folder)).get("kind") == SPARSE_KIND
+        kind = indexes.manifest["type"]
+        if self._is_sparse and kind != "impact":
+            raise MismatchError(
+                f"{folder}: contains sparse embeddings, but {indexes.folders[0]} is of type {kind}; give query texts"
+            )
+        if not self._is_sparse and indexes.reads != "vectors":
+            raise MismatchError(
+                f"{folder}: contains query vectors, but {indexes.folders[0]} is a sparse index; give query texts"
+            )
+        _check_stored_queries(indexes, folder, SPARSE_KIND if self._is_sparse else KIND)
+        self._shards = [] if self._is_sparse else read_shards(folder)
 
-    def __iter__(self) -> Iterator[Passage]:
-        return iter_impact_passages(self._folder)
+    def __iter__(self) -> Iterator[StoredQuery]:
+        if self._is_sparse:
+            yield from (StoredQuery(query.id, query.extra[IMPACTS]) for query in iter_impact_passages(self._folder))
+        for number, shard in enumerate(self._shards):
+            yield from (StoredQuery(id, (number, row)) for row, id in enumerate(shard.ids))
 
-    def __call__(self, queries: Sequence[Passage], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
+    def __call__(self, queries: Sequence[StoredQuery], options: RankingOptions) -> Iterator[tuple[str, Ranking]]:
         """Yield (query id, ranking) for each query, in order."""
         ids = [query.id for query in queries]
-        yield from zip(
-            ids, iter_rankings(self.indexes, ids, [query.extra[IMPACTS] for query in queries], options), strict=True
-        )
+        batch: Any = [query.value for query in queries]
+        if not self._is_sparse:
+            batch = np.stack([self._shards[shard].vectors[row] for shard, row in batch]).astype(np.float32)
+        yield from zip(ids, iter_rankings(self.indexes, ids, batch, options), strict=True)
 
 
 def _check_stored_queries(indexes: IndexGroup, folder: str, kind: str) -> None:
@@ -467,10 +447,9 @@ def search_indexes(
     with closing(IndexGroup(folders, settings, runner_settings)) as indexes:
         job.tracker.inputs += [describe_folder(folder) for folder in indexes.folders]
         queries: Any
-        searcher: TextQuerySearcher | StoredQuerySearcher | StoredImpactSearcher
+        searcher: TextQuerySearcher | StoredQuerySearcher
         if Path(source).is_dir():
-            is_sparse = read_manifest_if_any(Path(source)).get("kind") == SPARSE_KIND
-            queries = searcher = (StoredImpactSearcher if is_sparse else StoredQuerySearcher)(indexes, source)
+            queries = searcher = StoredQuerySearcher(indexes, source)
             job.tracker.inputs.append(describe_folder(source))
         else:
             warn_of_other_kind(source, "query")

@@ -142,7 +142,7 @@ def test_non_finite_query_vectors_are_reported(tmp_path, kind, bad):
     source = write_embeddings(tmp_path / "q", [[2, 1], [0, 5], [1, 1]], ["q1", "q2", "q3"], role="query", shard_size=2)
     np.save(tmp_path / "q" / "00000.npy", np.float32([[2, 1], [0, bad]]))
     ask = StoredQuerySearcher(open_group(folder), source)
-    with pytest.raises(DrtkError, match=r"q/00000\.npy: row 1: the vector of 'q2' contains NaN or infinity"):
+    with pytest.raises(DrtkError, match="query 'q2': the vector contains NaN or infinity"):
         dict(ask(list(ask), RankingOptions(2)))
     with pytest.raises(DrtkError, match="query 'q2': the vector contains NaN or infinity"):
         list(iter_rankings(open_group(folder), ["q1", "q2"], np.float32([[1, 1], [0, bad]]), RankingOptions(2)))
