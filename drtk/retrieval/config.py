@@ -43,7 +43,7 @@ class FuseSettings:
 
     method: str = option(
         "rrf",
-        "Fusion: rrf, weighted (normalized scores), linear (raw scores), zscore, max or round-robin.",
+        "Fusion: rrf, weighted (scaled scores), linear (raw scores), zscore, max or round-robin.",
         metavar="NAME",
     )
     weights: str = option(
@@ -57,11 +57,6 @@ class FuseSettings:
         "Constant k that is added to each rank (rrf).",
         at_least=0,
         no_effect=_exclude_methods("weighted", "linear", "zscore", "max", "round-robin"),
-    )
-    norm: Literal["none", "minmax", "zscore"] = option(
-        "minmax",
-        "Normalization of each run's scores per query (--method weighted only).",
-        no_effect=_exclude_methods("rrf", "linear", "zscore", "max", "round-robin"),
     )
     depth: int | None = option(None, "Top documents per query to use from each run. [default: all]", at_least=1)
     top: int = option(1000, "Maximum number of documents per query to write.", at_least=1)

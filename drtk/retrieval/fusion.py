@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from statistics import fmean, pstdev
 from typing import Protocol
@@ -31,7 +30,7 @@ FUSIONS = Registry(
         ),
         "weighted": (
             "drtk.retrieval.fusion:sum_normalized_scores",
-            "weighted sum of normalized scores; a missing score counts as the run's lowest",
+            "weighted sum of scores scaled to 0 to 1; a missing score counts as the run's lowest",
         ),
         "linear": ("drtk.retrieval.fusion:sum_raw_scores", "weighted sum of raw scores (DPR: weights 1, 1.1)"),
         "zscore": ("drtk.retrieval.fusion:sum_zscores", "weighted sum of z-scores"),
@@ -61,13 +60,28 @@ def fuse_reciprocal_ranks(rankings: Sequence[Ranking], weights: Sequence[float],
 
 
 def sum_normalized_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Fuse by the weighted sum of normalized scores.
+    """Fuse by the weighted sum of scores that are scaled to the range 0 to 1, see `_sum_scores`."""
+    return _sum_scores(rankings, weights, _scale_minmax)
+
+
+def sum_raw_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
+    """Fuse by the weighted sum of raw scores, see `_sum_scores`. DPR: weights 1 and 1.1 (docs/methods/ear.md)"""
+    return _sum_scores(rankings, weights, list)
+
+
+def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
+    """Fuse by the weighted sum of z-scores, see `_sum_scores`, for ensembles of rerankers (docs/methods/hlatr.md)."""
+    return _sum_scores(rankings, weights, _compute_zscores)
+
+
+def _sum_scores(
+    rankings: Sequence[Ranking], weights: Sequence[float], normalize: Callable[[Sequence[float]], list[float]]
+) -> Ranking:
+    """Return the weighted sum of normalized scores of each document.
 
     A document missing in a ranking gets the lowest score of that ranking; an empty ranking adds nothing.
     """
-    normalize = _NORMALIZE[settings.norm]
-    union = dict.fromkeys(id for ranking in rankings for id, _ in ranking)
-    scores = dict.fromkeys(union, 0.0)
+    scores = dict.fromkeys((id for ranking in rankings for id, _ in ranking), 0.0)
     for ranking, weight in zip(rankings, weights, strict=True):
         if not ranking:
             continue
@@ -76,22 +90,6 @@ def sum_normalized_scores(rankings: Sequence[Ranking], weights: Sequence[float],
         for id in scores:
             scores[id] += weight * normalized.get(id, lowest)
     return list(scores.items())
-
-
-def sum_raw_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Fuse by the weighted sum of raw scores; a document missing in a ranking gets the lowest score of that ranking.
-
-    DPR uses weights 1 and 1.1 for BM25 and dense scores (docs/methods/ear.md).
-    """
-    return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="none"))
-
-
-def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Fuse by the weighted sum of z-scores, used for ensembles of rerankers (docs/methods/hlatr.md).
-
-    A document missing in a ranking gets the lowest z-score of that ranking.
-    """
-    return sum_normalized_scores(rankings, weights, settings=replace(settings, norm="zscore"))
 
 
 def take_highest_score(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
@@ -129,13 +127,6 @@ def _compute_zscores(scores: Sequence[float]) -> list[float]:
     """Return z-scores with the population standard deviation. If all scores are equal, they become 0."""
     mean, deviation = fmean(scores), pstdev(scores)
     return [(score - mean) / deviation if deviation > 0 else 0.0 for score in scores]
-
-
-_NORMALIZE: dict[str, Callable[[Sequence[float]], Sequence[float]]] = {
-    "none": lambda scores: scores,
-    "minmax": _scale_minmax,
-    "zscore": _compute_zscores,
-}
 
 
 def parse_weights(text: str, num_runs: int) -> list[float]:
@@ -193,7 +184,7 @@ def fuse_runs(
         raise UsageError("only one run can be read from stdin (-); give files for the other runs")
     # `drtk rerank` writes decreasing placeholder scores below its depth, which would distort normalization.
     scored_depths: list[int | None] | None = None
-    if settings.method == "zscore" or (settings.method == "weighted" and settings.norm != "none"):
+    if settings.method in ("weighted", "zscore"):
         scored_depths = [read_scored_depth(run) for run in runs]
         for run, depth in zip(runs, scored_depths, strict=True):
             if depth is not None:
