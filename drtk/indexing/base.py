@@ -1,4 +1,4 @@
-"""Interface of sparse indexes, order of hits, and tables of passage ids."""
+"""Index types and manifests, order of hits, and tables of passage ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,34 +15,9 @@ from drtk.data.arrays import read_array
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing import FAISS_CLASS, INDEXES
 from drtk.indexing.config import INDEX_KIND
-from drtk.records import Passage
 from drtk.runtime.manifest import FOLDER_MANIFEST, UNFINISHED_MANIFEST, Manifest, read_manifest
-from drtk.runtime.progress import Progress
 
 Ranking = list[tuple[str, float]]  # (passage id, score), best first; ids are unique
-
-
-class SparseIndex(Protocol):
-    """Interface of sparse indexes, which are built from passages (their texts or impacts)."""
-
-    reads: ClassVar[Literal["passages"]]
-    tunable: ClassVar[bool]  # whether k1 and b affect its scores
-
-    @classmethod
-    def build(
-        cls, passages: Iterable[Passage], folder: Path, settings: Any, *, progress: Progress | None = None
-    ) -> int:
-        """Write the index into an existing folder; return the number of passages indexed."""
-
-    @classmethod
-    def open(cls, folder: Path, settings: Any) -> SparseIndex:
-        """Open the index in `folder`."""
-
-    def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """Return the top `k` passages for each text, by score, then by descending id; [] for a text without terms."""
-
-    def __len__(self) -> int:
-        """Return the number of passages indexed."""
 
 
 def is_external_index(folder: Path) -> bool:

@@ -16,8 +16,7 @@ from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings
 from drtk.indexing.indexed_text import IndexedText
 from drtk.indexing.lucene.jvm import is_lucene_installed
-from drtk.indexing.sparse_embeddings import open_sparse_embeddings
-from drtk.indexing.vectors import open_embeddings
+from drtk.indexing.vectors import open_embeddings, open_sparse_embeddings
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder, find_inputs, read_manifest_if_any
 from drtk.runtime.progress import Progress, log

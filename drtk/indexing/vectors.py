@@ -1,4 +1,4 @@
-"""Interface of dense indexes, vectors of embeddings folders, comparison of encoders, and exact rescoring."""
+"""Read folders of dense and sparse embeddings, compare encoders, and rescore hits with exact vectors."""
 
 from __future__ import annotations
 
@@ -7,50 +7,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any
 
 import numpy as np
 
 from drtk.data.arrays import scale_to_unit_length
-from drtk.data.embeddings import KIND, Shard, check_finite, read_shards
+from drtk.data.embeddings import KIND, SPARSE_KIND, Shard, check_finite, read_shards
+from drtk.data.readers import read_records
 from drtk.errors import DrtkError, MismatchError
 from drtk.indexing.base import RankedIds, Ranking
+from drtk.indexing.indexed_text import IMPACTS, read_impacts
+from drtk.records import Passage
 from drtk.runtime.manifest import Manifest, read_manifest
 from drtk.runtime.progress import Progress, warn
 from drtk.runtime.streams import resolve_path
 
 VECTORS, SCALE, FULL = "vectors.npy", "scale.npy", "full.npy"
 ROWS_AT_A_TIME = 16_384
-
-
-class DenseIndex(Protocol):
-    """Interface of dense indexes; scores are inner products, or negative squared distances of an imported L2 index."""
-
-    reads: ClassVar[Literal["vectors"]]
-    dimension: int
-
-    @classmethod
-    def check_vectors(cls, vectors: Vectors, settings: Any, *, kind: str) -> None:
-        """Raise UsageError if an index of type `kind` cannot be built from these vectors."""
-
-    @classmethod
-    def build(
-        cls, vectors: Vectors, folder: Path, settings: Any, *, kind: str, progress: Progress | None = None
-    ) -> dict[str, Any]:
-        """Write an index of type `kind` into an existing folder; return entries for the index manifest.
-
-        Raises DrtkError for a vector with NaN or infinite numbers, MismatchError for duplicate ids.
-        """
-
-    @classmethod
-    def open(cls, folder: Path, settings: Any) -> DenseIndex:
-        """Open the index in `folder`."""
-
-    def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
-        """Return the top `k` passages for each row of `vectors`, (queries, dimension) float32; ties are sorted by descending id."""
-
-    def __len__(self) -> int:
-        """Return the number of passages indexed."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +149,29 @@ def open_embeddings(folders: Sequence[str]) -> tuple[Vectors, dict[str, Any]]:
     shards = [shard for folder in folders for shard in read_shards(folder) if shard.num_rows]
     vectors = Vectors(shards, normalize=needs_unit_length(manifests[0].get("encoder")))
     return vectors, {**entries, "dimension": vectors.dimension, "metric": "inner product"}
+
+
+def open_sparse_embeddings(folders: Sequence[str]) -> tuple[Iterator[Passage], dict[str, Any]]:
+    """Open folders of sparse embeddings of passages; return the passages, and entries for the manifest of an index.
+
+    Raises the errors of `read_passage_manifests`; iterating raises those of `iter_impact_passages`.
+    """
+    entries = read_passage_manifests(folders, SPARSE_KIND)[1]
+    return (passage for folder in folders for passage in iter_impact_passages(folder)), entries
+
+
+def iter_impact_passages(folder: str) -> Iterator[Passage]:
+    """Yield the id and impacts of each text of a folder, as a passage without text; its field `impacts` is {term: impact}.
+
+    Raises RecordError for invalid impacts, MismatchError for a folder of another kind.
+    """
+
+    def parse(row: dict[str, Any]) -> Passage:
+        passage = Passage(str(row.get("_id", "")), "", extra=row)
+        return Passage(passage.id, "", extra={IMPACTS: read_impacts(passage)})
+
+    for number in range(len(read_manifest(folder, kind=SPARSE_KIND, shards=list)["shards"])):
+        yield from read_records(str(Path(folder) / f"{number:05d}.jsonl"), parse)
 
 
 def read_passage_manifests(folders: Sequence[str], kind: str) -> tuple[list[Manifest], dict[str, Any]]:

@@ -23,8 +23,7 @@ from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking, get_index_class, read_index_manifest, sort_hits
 from drtk.indexing.config import RUN_DEPTH, SearchSettings
 from drtk.indexing.indexed_text import IMPACTS
-from drtk.indexing.sparse_embeddings import iter_impact_passages
-from drtk.indexing.vectors import find_encoder_differences, needs_unit_length
+from drtk.indexing.vectors import find_encoder_differences, iter_impact_passages, needs_unit_length
 from drtk.records import Passage, Query
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.manifest import Manifest, describe_folder, read_manifest, read_manifest_if_any

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from drtk.cli.main import app
 from drtk.data.trec import load_qrels
 from drtk.errors import MismatchError, RecordError, UsageError
-from drtk.indexing.sparse_embeddings import iter_impact_passages
+from drtk.indexing.vectors import iter_impact_passages
 from drtk.models.checkpoint import load_masked_lm, save_lm_head
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.integrity import read_json
