@@ -99,7 +99,6 @@ class ExpansionSettings(GenerationSettings):
 
 INPUT_LENGTHS = {"ri": 64, "rd": 256}  # tokens of a candidate (docs/methods/ear.md)
 DEFAULT_EPOCHS = {"ri": 2.0, "rd": 3.0}  # docs/methods/ear.md
-DEFAULT_DEPTH = 100  # passages that are searched for an answer
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class _BM25Settings:
 class LabelSettings(_BM25Settings):
     """Settings of drtk rerank-queries label (docs/methods/ear.md)."""
 
-    depth: int = option(DEFAULT_DEPTH, "Top passages to search for an answer.", at_least=1)
+    depth: int = option(100, "Top passages to search for an answer.", at_least=1)
     max_rank: int = setting(
         101, "Rank assigned to candidates that retrieve no answer; must exceed the depth.", at_least=2
     )
@@ -167,7 +166,6 @@ class QueryRerankerConfig(TrainingConfig):
         50, "Maximum number of distinct candidates per question and kind to train on.", at_least=2
     )
     max_rank: int = setting(101, "Rank assigned to candidates that retrieve no answer.", at_least=2)
-    depth: int = setting(DEFAULT_DEPTH, "Search depth of labels that do not record it.", at_least=1)
     pair_weight: Literal["offset", "sum"] = setting(
         "offset", "Pair weights: as in the released code (offset), or as in the paper (sum)."
     )

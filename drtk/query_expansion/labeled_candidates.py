@@ -17,7 +17,6 @@ from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.query_reranker_input import CandidateTexts
 from drtk.records import Expansion, Query
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.progress import warn
 from drtk.runtime.streams import get_source_name
 from drtk.training.folds import digest_question
 
@@ -30,15 +29,13 @@ class LabeledList(NamedTuple):
 
 
 class LabeledCandidates:
-    """Sequence of `LabeledList`, stored in a temporary file. Ranks beyond the search depth become `max_rank`.
+    """Sequence of `LabeledList`, stored in a temporary file. Ranks beyond the recorded search depth become `max_rank`.
 
-    default_depth: search depth of candidates that do not record it
     max_candidates: maximum number of distinct candidates per list; None keeps all
     keep_ties: keep lists whose ranks are all equal, which have no training signal
     num_tied: number of lists dropped because all ranks are equal
     num_repeated: number of candidates dropped because of a repeated text
     num_questions: number of queries, including those of dropped lists; digests: hashes of the query texts
-    beyond_depth: distinct ranks above `default_depth`, except `max_rank`, of candidates that do not record their depth
     Raises UsageError if `max_rank` is not above the search depth, or for a list with several search depths.
     """
 
@@ -46,7 +43,6 @@ class LabeledCandidates:
         self,
         lists: Iterable[ExpansionList],
         *,
-        default_depth: int,
         max_rank: int,
         max_candidates: int | None = None,
         keep_ties: bool = False,
@@ -58,7 +54,6 @@ class LabeledCandidates:
         self.num_tied = self.num_repeated = 0
         queries: set[str] = set()
         self.digests: set[str] = set()
-        self.beyond_depth: set[int] = set()
         size = 0
         for candidates in lists:
             query = candidates.query
@@ -66,7 +61,7 @@ class LabeledCandidates:
             self.digests.add(digest_question(query.text))
             distinct = select_distinct(candidates.expansions)
             self.num_repeated += len(candidates.expansions) - len(distinct)
-            depths = sorted({expansion.depth or default_depth for expansion in candidates.expansions})
+            depths = sorted({expansion.depth or max_rank - 1 for expansion in candidates.expansions})
             if len(depths) > 1:
                 raise UsageError(
                     f"query '{query.id}': candidates of kind '{candidates.kind}' were labeled with the depths {depths[0]} and {depths[1]}; "
@@ -79,8 +74,6 @@ class LabeledCandidates:
             texts, ranks = [], []
             for expansion in distinct[:max_candidates]:
                 rank = expansion.rank or max_rank
-                if not expansion.depth and depth < rank != max_rank:
-                    self.beyond_depth.add(rank)
                 top1 = expansion.top1 or {}
                 texts.append((expansion.text, top1.get("title", ""), top1.get("text", "")))
                 ranks.append(max_rank if rank > depth else rank)
@@ -142,18 +135,12 @@ def load_labeled_candidates(
     try:
         labeled = LabeledCandidates(
             (candidates for candidates in lists if kind in (None, candidates.kind)),
-            default_depth=settings.depth,
             max_rank=settings.max_rank,
             max_candidates=settings.candidates if for_training else None,
             keep_ties=not (for_training and settings.skip_ties),
         )
     except UsageError as error:
         raise UsageError(f"{get_source_name(source)}: {error}") from error
-    if len(labeled.beyond_depth) > 1:  # a single rank may stand for "no answer found"
-        warn(
-            f"{get_source_name(source)}: ranks above {settings.depth}, such as {min(labeled.beyond_depth)}, count as no answer found; "
-            "set `depth` to the search depth of the labels"
-        )
     if not len(labeled):
         problem = "contains no candidates; run `drtk rerank-queries label` first"
         if labeled.num_tied:

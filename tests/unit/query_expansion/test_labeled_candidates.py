@@ -57,7 +57,7 @@ def candidates(number: int, *ranks: int, texts: str = "") -> ExpansionList:
     words = texts.split("|") if texts else [f"text {at}" for at in range(len(ranks))]
     top1 = {"title": "t", "text": "p"}
     expansions = [
-        Expansion(f"e{number}.{at}", f"q{number}", "answer", word, rank=rank, top1=top1)
+        Expansion(f"e{number}.{at}", f"q{number}", "answer", word, rank=rank, depth=100, top1=top1)
         for at, (word, rank) in enumerate(zip(words, ranks, strict=True))
     ]
     return ExpansionList(Query(f"q{number}", f"question {number}"), "answer", tuple(expansions))
@@ -65,47 +65,36 @@ def candidates(number: int, *ranks: int, texts: str = "") -> ExpansionList:
 
 def test_ranks_beyond_the_depth_become_max_rank_and_tied_lists_are_dropped():
     lists = [candidates(0, 3, 101, 250), candidates(1, 101, 250), candidates(2, 1, 2, 3, 4)]
-    kept = LabeledCandidates(lists, default_depth=100, max_rank=250, max_candidates=3)
+    kept = LabeledCandidates(lists, max_rank=250, max_candidates=3)
     assert (len(kept), kept.num_candidates, kept.num_tied, kept.num_questions) == (2, 6, 1, 3)
     assert all_ranks(kept) == [[3, 250, 250], [1, 2, 3]]  # of the last its first three
     assert [tuple(each) for each in kept[1].candidates][2] == ("question 2", "text 2", "t", "p")
-    assert len(LabeledCandidates(lists, default_depth=100, max_rank=101, keep_ties=True)) == 3
+    assert len(LabeledCandidates(lists, max_rank=101, keep_ties=True)) == 3
 
 
-def test_a_candidate_has_its_own_depth_if_it_records_one():
+def test_a_candidate_has_its_own_depth():
     shallow = candidates(1, 1, 2, 2)
     own = replace(shallow, expansions=tuple(replace(each, depth=1) for each in shallow.expansions))
-    both = LabeledCandidates([candidates(0, 1, 2, 3), own], default_depth=100, max_rank=101)
+    both = LabeledCandidates([candidates(0, 1, 2, 3), own], max_rank=101)
     assert all_ranks(both) == [[1, 2, 3], [1, 101, 101]]
     assert both.depth == [1, 100]
-    assert LabeledCandidates([own], default_depth=100, max_rank=101).depth == 1
+    assert LabeledCandidates([own], max_rank=101).depth == 1
     mixed = replace(shallow, expansions=(*own.expansions[:1], *shallow.expansions[1:]))
     with pytest.raises(
         UsageError, match="query 'q1': candidates of kind 'answer' were labeled with the depths 1 and 100"
     ):
-        LabeledCandidates([mixed], default_depth=100, max_rank=101)
+        LabeledCandidates([mixed], max_rank=101)
 
 
 def test_repeated_candidates_count_once_in_training_and_evaluation():
     repeated = candidates(0, 7, 7, 2, 9, 2, texts="a b|a  b |c|d|c")
-    lists = LabeledCandidates([repeated], default_depth=100, max_rank=101, max_candidates=3)
+    lists = LabeledCandidates([repeated], max_rank=101, max_candidates=3)
     assert all_ranks(lists) == [[7, 2, 9]]  # a b, c and d
     assert [each.text for each in lists[0].candidates] == ["a b", "c", "d"]
     assert lists.num_repeated == 2
     # two candidates of one text and one rank teach nothing
     first = replace(repeated, expansions=repeated.expansions[:2])
-    assert len(LabeledCandidates([first], default_depth=9, max_rank=10)) == 0
-
-
-def test_ranks_beyond_an_unrecorded_depth_are_reported(data, tmp_path, caplog):
-    rows = read_rows(data / "labeled.jsonl")
-    for row in rows:
-        row.pop("depth", None)
-    load(data, write_rows(tmp_path / "in", rows))
-    assert "count as no answer found" not in caplog.text
-    rows[0]["rank"], rows[1]["rank"] = 700, 1001
-    load(data, write_rows(tmp_path / "in", rows))
-    assert "ranks above 100, such as 700, count as no answer found; set `depth`" in caplog.text
+    assert len(LabeledCandidates([first], max_rank=101)) == 0
 
 
 def test_lists_of_one_rank_are_dropped_and_counted(data, tmp_path):
@@ -140,7 +129,7 @@ def test_the_search_depth_is_read_from_the_labels(data, tmp_path):
     assert load(data, deep, max_rank=250).depth == 200
 
 
-def test_labels_without_a_depth_have_that_of_the_setting(data, tmp_path):
+def test_ranks_of_labels_without_a_depth_are_below_max_rank(data, tmp_path):
     rows = [
         {name: value for name, value in row.items() if name != "depth"}
         | {"rank": {101: 250, 2: 150}.get(row["rank"], 1)}
@@ -148,8 +137,8 @@ def test_labels_without_a_depth_have_that_of_the_setting(data, tmp_path):
     ]
     source = write_rows(tmp_path / "in", rows)
     assert {rank for ranks in all_ranks(load(data, source)) for rank in ranks} == {1, 101}
-    lists = load(data, source, depth=200, max_rank=250)
-    assert lists.depth == 200
+    lists = load(data, source, max_rank=250)
+    assert lists.depth == 249
     assert {rank for ranks in all_ranks(lists) for rank in ranks} == {1, 150, 250}
 
 

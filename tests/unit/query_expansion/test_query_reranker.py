@@ -93,7 +93,7 @@ def test_a_batch_puts_the_ranks_of_each_question_into_a_row():
 
             return TokenizedTexts.from_lists([[1] * (2 + at) for at, _ in enumerate(candidates)], None)  # type: ignore[arg-type]
 
-    groups = LabeledCandidates([candidates(0, 5, 1), candidates(1, 7, 8, 9)], default_depth=100, max_rank=101)
+    groups = LabeledCandidates([candidates(0, 5, 1), candidates(1, 7, 8, 9)], max_rank=101)
     batch = collate([groups[0], groups[1]], tokenizer=Tokenizing())  # type: ignore[arg-type]
     assert batch["input_ids"].shape == (5, 6)
     assert batch["ranks"].tolist() == [[5, 1, 0], [7, 8, 9]]
