@@ -134,7 +134,7 @@ def _train_on_pairs(
     from drtk.runtime.manifest import find_inputs
     from drtk.training.examples import load_examples
     from drtk.training.folds import digest_question
-    from drtk.training.reranker import MAX_LENGTH, PairEvaluator, plan_reranker_schedule, train_reranker
+    from drtk.training.reranker import MAX_LENGTH, plan_reranker_schedule, train_reranker
     from drtk.training.text_pairs import warn_of_overlap
 
     check_not_query_reranker(model)
@@ -149,9 +149,9 @@ def _train_on_pairs(
     plan_reranker_schedule(data.examples, settings, source=data.source)
     title = resolve_title_format(model, settings.title, strict=False, default="colon")
     start = init_cross_encoder(model, max_length=settings.max_length, seed=seed, default_length=MAX_LENGTH)
-    build_evaluator = None
+    dev_queries = dev_corpus = None
     if probe is not None and dev is not None:
-        dev_queries, passages = _load_dev_texts(dev, probe, corpus, job)
+        dev_queries, dev_corpus = _load_dev_texts(dev, probe, corpus, job)
         warn_of_overlap(
             map(digest_question, dev_queries.values()),
             {digest_question(data.queries[id]) for id in data.examples.query_ids},
@@ -160,17 +160,15 @@ def _train_on_pairs(
             source=data.source,
         )
 
-        def build_evaluator(classifier: Any, tokenizer: Any) -> PairEvaluator:
-            options = {"queries": dev_queries, "corpus": passages, "tokenizer": tokenizer, "title": title}
-            return PairEvaluator(classifier, probe, **options)
-
     facts = train_reranker(
         data,
         job.begin(),
         start=start,
         title=title,
         config=settings,
-        build_evaluator=build_evaluator,
+        dev=probe,
+        dev_queries=dev_queries,
+        dev_corpus=dev_corpus,
         seed=seed,
         device=device,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -134,32 +134,6 @@ def score_tokenized_pairs(model: nn.Module, tokens: TokenizedTexts, tokenizer: A
     return np.array(gather_items(scores.tolist()), dtype=np.float32)
 
 
-class PairEvaluator:
-    """Evaluator that reranks candidates with a cross-encoder during training; each process scores a share of the pairs."""
-
-    def __init__(
-        self,
-        model: PairClassifier,
-        candidates: DevCandidates,
-        *,
-        queries: Mapping[str, str],
-        corpus: CorpusStore,
-        tokenizer: PairTokenizer,
-        title: str,
-    ) -> None:
-        self._model, self._candidates, self._tokenizer = model, candidates, tokenizer
-        pairs = [(query, id) for query, ids in candidates.candidates for id in ids][get_rank() :: get_world_size()]
-        passages = corpus.get_many([id for _, id in pairs])
-        self._tokens = tokenizer(
-            (queries[query], format_passage(passage, title))
-            for (query, _), passage in zip(pairs, passages, strict=True)
-        )
-
-    def __call__(self) -> dict[str, float]:
-        """Return the metrics by name."""
-        return self._candidates(score_tokenized_pairs(self._model, self._tokens, self._tokenizer))
-
-
 def train_reranker(
     data: TrainingData,
     folder: Path,
@@ -167,7 +141,9 @@ def train_reranker(
     start: CrossEncoder,
     title: str,
     config: RerankerConfig,
-    build_evaluator: Callable[[PairClassifier, PairTokenizer], PairEvaluator] | None = None,
+    dev: DevCandidates | None = None,
+    dev_queries: Mapping[str, str] | None = None,
+    dev_corpus: CorpusStore | None = None,
     seed: int = 42,
     device: str = "auto",
 ) -> dict[str, Any]:
@@ -175,7 +151,8 @@ def train_reranker(
 
     folder: output folder; training resumes from its last checkpoint    start: model to train
     title: title format of passages, see `format_passage`
-    build_evaluator: (model, tokenizer) -> evaluator with which the best weights are selected; None: keep the last weights
+    dev: candidates to rerank, with which the best weights are selected; None: keep the last weights
+    dev_queries, dev_corpus: query texts by id and the passages of `dev`; None: those of `data`
     Raises the errors of `plan_reranker_schedule`, `build_training_arguments` and `drtk.training.fit.fit`.
     """
     schedule = plan_reranker_schedule(data.examples, config, source=data.source)
@@ -188,9 +165,18 @@ def train_reranker(
     model = PairClassifier(start.model, group_tokens=GROUP_TOKENS[arguments.device.type])
     tokenizer = PairTokenizer(start.tokenizer, max_length=start.max_length)
     selection = None
-    if build_evaluator is not None:
-        evaluator = build_evaluator(model.to(arguments.device), tokenizer)
-        selection = ModelSelection(model, evaluator, folder / CHECKPOINTS, metric=config.dev_measure, config=config)
+    if dev is not None:
+        pairs = [(query, id) for query, ids in dev.candidates for id in ids][get_rank() :: get_world_size()]
+        texts, passages = dev_queries or data.queries, (dev_corpus or data.corpus).get_many([id for _, id in pairs])
+        tokens = tokenizer(
+            (texts[query], format_passage(passage, title)) for (query, _), passage in zip(pairs, passages, strict=True)
+        )
+
+        def evaluate() -> dict[str, float]:
+            return dev(score_tokenized_pairs(model, tokens, tokenizer))
+
+        model.to(arguments.device)
+        selection = ModelSelection(model, evaluate, folder / CHECKPOINTS, metric=config.dev_measure, config=config)
     schedule_options: dict[str, Any] = {"batch": config.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset
     if config.loss == "bce":
