@@ -30,7 +30,7 @@ from drtk.pretraining.network import (
 )
 from drtk.runtime.progress import log, round_significant
 from drtk.training.arguments import build_training_arguments
-from drtk.training.best_checkpoint import ModelSelection, TrainingEvaluator, save_weights
+from drtk.training.best_checkpoint import ModelSelection, save_weights
 from drtk.training.distributed import all_reduce_sum, gather_rows, get_world_size, share_batch_norm
 from drtk.training.fit import MICRO_FILE, DrtkTrainer, NonFiniteLossError, enable_gradient_checkpointing, fit
 
@@ -240,11 +240,10 @@ def pretrain(
         log("pretrain: " + ", ".join(f"{name} {value:z.4f}" for name, value in values.items()))
         return {name: round_significant(value) for name, value in values.items()}
 
-    evaluation: Any = None
-    if probe is not None:
-        evaluation = ModelSelection(network, evaluate, checkpoints, metric="probe", config=settings)
-    elif batches:
-        evaluation = TrainingEvaluator(evaluate, every=settings.eval_steps)
+    evaluation = None
+    if batches or probe is not None:
+        metric: str | dict[str, str] = {} if probe is None else "probe"
+        evaluation = ModelSelection(network, evaluate, checkpoints, metric=metric, config=settings)
 
     def save() -> None:
         network.cpu().eval()

@@ -26,8 +26,8 @@ from drtk.query_expansion.config import DEFAULT_EPOCHS, QueryRerankerConfig
 from drtk.query_expansion.labeled_candidates import LabeledCandidates, LabeledList
 from drtk.query_expansion.query_reranker_input import CandidateTokenizer, InputFormat, read_input_format
 from drtk.runtime.progress import log, warn
-from drtk.training.arguments import Schedule, build_training_arguments, plan_schedule
-from drtk.training.best_checkpoint import ModelSelection, ModelSelections, get_selection_folder
+from drtk.training.arguments import CHECKPOINTS, Schedule, build_training_arguments, plan_schedule
+from drtk.training.best_checkpoint import ModelSelection
 from drtk.training.dataset import pad_tokens
 from drtk.training.distributed import get_rank, get_world_size
 from drtk.training.fit import Objective, enable_gradient_checkpointing, fit
@@ -146,12 +146,12 @@ class MeanRank:
                 f"`dev`: {len(indices):,} candidate lists; {self.name} of the first candidates {first:.2f}, of the best {best:.2f}"
             )
 
-    def __call__(self) -> dict[str, float]:
-        """Select a candidate of each list; return {metric name: mean rank of the first passage with an answer}."""
+    def __call__(self) -> float:
+        """Select a candidate of each list; return the mean rank of the first passage with an answer."""
         scores = score_tokenized_pairs(self._model, self._tokens, self._tokenizer)
         ends = np.cumsum([len(ranks) for ranks in self._ranks])[:-1]
         by_list = zip(self._ranks, np.split(scores, ends), strict=True)
-        return {self.name: float(np.mean([ranks[list_scores.argmin()] for ranks, list_scores in by_list]))}
+        return float(np.mean([ranks[list_scores.argmin()] for ranks, list_scores in by_list]))
 
 
 def train_query_reranker(
@@ -191,24 +191,22 @@ def train_query_reranker(
     model = PairClassifier(start.model, group_tokens=GROUP_TOKENS[arguments.device.type])
     tokenizer = CandidateTokenizer(start.tokenizer, input_format)
 
-    def make_model_selection(candidates: LabeledCandidates, selection_folder: Path, kind: str = "") -> ModelSelection:
+    def make_measure(kind: str, candidates: LabeledCandidates) -> MeanRank:
         count = min(len(candidates), settings.dev_questions or len(candidates))
         indices = [index * len(candidates) // count for index in range(count)]  # evenly spaced
-        measure = MeanRank(model.to(arguments.device), candidates, indices, tokenizer=tokenizer, kind=kind)
-        return ModelSelection(
-            model, measure, selection_folder, metric=measure.name, config=settings, lower_is_better=True
-        )
+        return MeanRank(model, candidates, indices, tokenizer=tokenizer, kind=kind)
 
-    checkpoints = folder / "checkpoints"
-    selection: ModelSelection | ModelSelections | None = None
-    if "" in dev:
-        selection = make_model_selection(dev[""], checkpoints)
-    elif dev:
-        selection = ModelSelections(
-            {
-                kind: make_model_selection(candidates, get_selection_folder(checkpoints, kind), kind)
-                for kind, candidates in dev.items()
-            }
+    selection = None
+    if dev:
+        model.to(arguments.device)
+        measures = {kind: make_measure(kind, candidates) for kind, candidates in dev.items()}
+        selection = ModelSelection(
+            model,
+            lambda: {measure.name: measure() for measure in measures.values()},
+            folder / CHECKPOINTS,
+            metric={kind: measure.name for kind, measure in measures.items()},
+            config=settings,
+            lower_is_better=True,
         )
 
     def save(kind: str = "") -> None:

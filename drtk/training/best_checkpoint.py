@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,32 +98,6 @@ class Metrics(dict[str, float]):
         self.intervals = dict(intervals or {})
 
 
-class TrainingEvaluator:
-    """Evaluator during training. Subclasses select weights; the state of the evaluator is part of each checkpoint.
-
-    evaluate: function that returns metrics by name, equal in all processes; every process calls it
-    every: number of steps between evaluations; the last step is always evaluated
-    """
-
-    def __init__(self, evaluate: Callable[[], dict[str, float]], *, every: int) -> None:
-        self._evaluate, self.every = evaluate, every
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether training should stop."""
-        return False
-
-    def evaluate(self, step: int) -> dict[str, float]:
-        """Return the metrics by name. step: number of training steps so far"""
-        return self._evaluate()
-
-    def save(self, checkpoint: Path) -> None:
-        """Save the state of the evaluator into the folder of a checkpoint."""
-
-    def restore(self, checkpoint: Path | None) -> None:
-        """Restore the state of the evaluator from the folder of a checkpoint; None: reset the state."""
-
-
 @dataclass
 class BestEvaluation:
     """Step and value of the best evaluation, its confidence interval, and the number of evaluations since (`since`)."""
@@ -135,8 +108,8 @@ class BestEvaluation:
     interval: Sequence[float] | None = None
 
 
-class ModelSelection(TrainingEvaluator):
-    """Best-checkpoint selection: evaluate periodically and keep the best weights; of equal values, the first wins.
+class ModelSelection:
+    """Periodic evaluation that keeps the weights with the best value of each metric; of equal values, the first wins.
 
     Each training checkpoint contains the best weights up to its step, so resumed training starts from the same state.
     """
@@ -147,139 +120,109 @@ class ModelSelection(TrainingEvaluator):
         evaluate: Callable[[], dict[str, float]],
         folder: Path,
         *,
-        metric: str,
+        metric: str | Mapping[str, str],
         config: TrainingConfig,
         lower_is_better: bool | None = None,
     ) -> None:
-        """Select the weights of `model` by a metric.
+        """Select the weights of `model`.
 
-        evaluate: as in TrainingEvaluator    folder: folder for the best weights
-        metric: name of the metric to select by
+        evaluate: function that returns metrics by name, equal in all processes; every process calls it
+        folder: folder for the best weights
+        metric: name of the metric to select by; for several, names of metrics by name of the selected model; {}: select none
         config: for `eval_steps` and, for early stopping, `patience`
         lower_is_better: None: True for a metric whose name ends in "loss", else False
         """
-        super().__init__(evaluate, every=config.eval_steps)
-        self._lower_is_better = metric.endswith("loss") if lower_is_better is None else lower_is_better
-        self.best: BestEvaluation | None = None
-        self.metric = metric
-        self._model, self._folder = model, folder
-        self._patience = config.patience
+        self.metrics = {"": metric} if isinstance(metric, str) else dict(metric)
+        self.best: dict[str, BestEvaluation] = {}
+        self.every = config.eval_steps
+        self._model, self._evaluate, self._folder = model, evaluate, folder
+        self._patience, self._lower_is_better = config.patience, lower_is_better
 
     @property
     def should_stop(self) -> bool:
-        """Whether `patience` evaluations without improvement have passed."""
-        return self._patience is not None and self.best is not None and self.best.since >= self._patience
+        """Whether `patience` evaluations without improvement of any metric have passed."""
+        patience, bests = self._patience, self.best.values()
+        return patience is not None and bool(bests) and all(best.since >= patience for best in bests)
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Evaluate, keep the weights if they are the best so far, and return the metrics."""
+        """Evaluate, keep the weights if they are the best so far, and return the metrics. step: number of steps so far"""
         metrics = self._evaluate()
-        value, best = metrics[self.metric], self.best
-        if best is None or (value < best.value if self._lower_is_better else value > best.value):
-            intervals = metrics.intervals if isinstance(metrics, Metrics) else {}
-            self.best = BestEvaluation(step, value, interval=intervals.get(self.metric))
-            self._save_best_weights()
-            log_message(f"step {step:,}: {self.metric} {value:z.4f}, the best so far")
-        else:
-            best.since += 1
-            log_message(
-                f"step {step:,}: {self.metric} {value:z.4f}; the best is {best.value:z.4f} at step {best.step:,}"
-            )
+        for name, metric in self.metrics.items():
+            value, best = metrics[metric], self.best.get(name)
+            lower_is_better = metric.endswith("loss") if self._lower_is_better is None else self._lower_is_better
+            if best is None or (value < best.value if lower_is_better else value > best.value):
+                intervals = metrics.intervals if isinstance(metrics, Metrics) else {}
+                self.best[name] = BestEvaluation(step, value, interval=intervals.get(metric))
+                self._save_best_weights(name)
+                log_message(f"step {step:,}: {metric} {value:z.4f}, the best so far")
+            else:
+                best.since += 1
+                log_message(
+                    f"step {step:,}: {metric} {value:z.4f}; the best is {best.value:z.4f} at step {best.step:,}"
+                )
         return metrics
 
-    def _save_best_weights(self) -> None:
+    def _save_best_weights(self, name: str) -> None:
         if get_rank() == 0:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            part = self._folder / f"{_BEST_WEIGHTS}.part"  # not in place: a checkpoint may hard-link the current file
+            folder = _get_subfolder(self._folder, name)
+            folder.mkdir(parents=True, exist_ok=True)
+            part = folder / f"{_BEST_WEIGHTS}.part"  # not in place: a checkpoint may hard-link the current file
             save_weights(self._model.state_dict(), part)
             sync(part)
-            os.replace(part, self._folder / _BEST_WEIGHTS)
+            os.replace(part, folder / _BEST_WEIGHTS)
 
     def save(self, checkpoint: Path) -> None:
-        """Save the best evaluation and the best weights into a checkpoint; the weights are a hard link if possible."""
-        if self.best is not None:
-            _link_or_copy(self._folder / _BEST_WEIGHTS, checkpoint / _BEST_WEIGHTS)
-            write_json(checkpoint / _STATE, vars(self.best))
+        """Save the best evaluations and the best weights into a checkpoint; the weights are hard links if possible."""
+        for name, best in self.best.items():
+            folder = _get_subfolder(checkpoint, name)
+            _link_or_copy(_get_subfolder(self._folder, name) / _BEST_WEIGHTS, folder / _BEST_WEIGHTS)
+            write_json(folder / _STATE, vars(best))
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Restore the best evaluation and weights from a checkpoint; None, or one without them: discard both."""
-        saved = checkpoint if checkpoint is not None and (checkpoint / _STATE).exists() else None
-        self.best = None
-        if saved is not None:
-            state = read_object(saved / _STATE, step=int, value=int | float, since=int | None, interval=list | None)
-            self.best = BestEvaluation(state["step"], state["value"], state.get("since") or 0, state.get("interval"))
-        if get_rank() == 0:
-            (self._folder / _BEST_WEIGHTS).unlink(missing_ok=True)
-            if saved is not None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                _link_or_copy(saved / _BEST_WEIGHTS, self._folder / _BEST_WEIGHTS)
+        """Restore the best evaluations and weights from a checkpoint; None, or one without them: discard both."""
+        self.best = {}
+        for name in self.metrics:
+            weights = _get_subfolder(self._folder, name) / _BEST_WEIGHTS
+            if get_rank() == 0:
+                weights.unlink(missing_ok=True)
+            if checkpoint is None or not (state_file := _get_subfolder(checkpoint, name) / _STATE).exists():
+                continue
+            state = read_object(state_file, step=int, value=int | float, since=int | None, interval=list | None)
+            since, interval = state.get("since") or 0, state.get("interval")
+            self.best[name] = BestEvaluation(state["step"], state["value"], since, interval)
+            if get_rank() == 0:
+                _link_or_copy(state_file.with_name(_BEST_WEIGHTS), weights)
         wait_for_all()
 
     def save_best(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
-        """Load the best weights into `model` and call `save()`; return the best evaluation.
+        """Load the best weights into `model` and call `save()`, or `save(name)` for each of several selected models.
 
-        Returns {"step": step, name of the metric: value}, and "interval" if the metric has a confidence interval.
+        Returns {"step": step, name of the metric: value}, and "interval" if the metric has a confidence interval; for
+        several models, these results by name.
         """
-        assert self.best is not None, "nothing was evaluated"
-        load_weights(model, self._folder / _BEST_WEIGHTS)
-        if self.best.step == 0:
-            warn(
-                f"no evaluation improved on the initial {self.metric} of {self.best.value:z.4f}; saving the weights of "
-                "the start model"
-            )
-        save()
-        interval = {} if self.best.interval is None else {"interval": [*self.best.interval]}
-        return {"step": self.best.step, self.metric: self.best.value, **interval}
+        results = {}
+        for name, metric in self.metrics.items():
+            best = self.best[name]
+            load_weights(model, _get_subfolder(self._folder, name) / _BEST_WEIGHTS)
+            if best.step == 0:
+                warn(
+                    f"no evaluation improved on the initial {metric} of {best.value:z.4f}; saving the weights of the start model"
+                )
+            save(*filter(None, [name]))
+            interval = {} if best.interval is None else {"interval": [*best.interval]}
+            results[name] = {"step": best.step, metric: best.value, **interval}
+        return results.get("", results)
+
+
+def _get_subfolder(folder: Path, name: str) -> Path:
+    """Return the folder for the best weights of a selected model; "": `folder`, a checkpoint or the folder of checkpoints"""
+    return folder / f"best-{name}" if name else folder
 
 
 def _link_or_copy(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # a checkpoint may be written twice
     try:
         os.link(path, target)
     except OSError:  # a file system without hard links
         shutil.copyfile(path, target)
-
-
-def get_selection_folder(folder: Path, name: str) -> Path:
-    """Return the folder for the best weights of the selector `name`. folder: a checkpoint, or the folder of checkpoints"""
-    return folder / f"best-{name}"
-
-
-class ModelSelections(TrainingEvaluator):
-    """Several checkpoint selectors that evaluate at the same steps, each with its own best weights."""
-
-    def __init__(self, selections: Mapping[str, ModelSelection]) -> None:
-        """selections: selectors by name; they need different metrics, and the folders of `get_selection_folder`"""
-        self._selections = dict(selections)
-        self.every = min(selection.every for selection in self._selections.values())
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether all selectors should stop."""
-        return all(selection.should_stop for selection in self._selections.values())
-
-    def evaluate(self, step: int) -> dict[str, float]:
-        """Run the evaluation of every selector, and return the metrics of all selectors by name."""
-        metrics: dict[str, float] = {}
-        for selection in self._selections.values():
-            metrics |= selection.evaluate(step)
-        return metrics
-
-    def save(self, checkpoint: Path) -> None:
-        """Save the state and best weights of all selectors into a checkpoint."""
-        for name, selection in self._selections.items():
-            folder = get_selection_folder(checkpoint, name)
-            folder.mkdir(exist_ok=True)
-            selection.save(folder)
-
-    def restore(self, checkpoint: Path | None) -> None:
-        """Restore the state and best weights of all selectors from a checkpoint; None: reset them."""
-        for name, selection in self._selections.items():
-            selection.restore(None if checkpoint is None else get_selection_folder(checkpoint, name))
-
-    def save_best(self, model: nn.Module, save: Callable[..., None]) -> dict[str, Any]:
-        """For each selector, load the best weights into `model` and call `save(name)`; return results by selector name.
-
-        The results are those of `ModelSelection.save_best`.
-        """
-        selections = self._selections.items()
-        return {name: selection.save_best(model, partial(save, name)) for name, selection in selections}

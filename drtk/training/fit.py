@@ -31,8 +31,6 @@ from drtk.training.best_checkpoint import (
     COMPLETE,
     WEIGHTS,
     ModelSelection,
-    ModelSelections,
-    TrainingEvaluator,
     delete_incomplete_checkpoints,
     find_last_checkpoint,
     list_complete_checkpoints,
@@ -64,7 +62,7 @@ def fit(
     folder: Path,
     name: str,
     save: Callable[..., None],
-    evaluator: ModelSelection | ModelSelections | None = None,
+    evaluator: ModelSelection | None = None,
     evaluate_first: bool = False,
     micro_batch: int | None = None,
     trainer_class: Callable[..., DrtkTrainer] | None = None,
@@ -281,7 +279,7 @@ class DrtkTrainer(Trainer):
         objective: Objective | None,
         log: Path,
         steps_per_epoch: float,
-        evaluator: TrainingEvaluator | None = None,
+        evaluator: ModelSelection | None = None,
         evaluate_first: bool = False,
         weights: Mapping[str, float] | None = None,
         lr_factor: Callable[[int], float] | None = None,
@@ -319,7 +317,7 @@ class DrtkTrainer(Trainer):
     def run(self, save: Callable[..., None]) -> dict[str, Any]:
         """Train to the end, save the model with its best or last weights (rank zero), and delete the checkpoints.
 
-        save: function that writes the model; for ModelSelections, it is called with the name of each selector
+        save: function that writes the model; for several selected models, it is called with the name of each
         Returns "steps", "epochs" and, in rank zero with a model selection, "best", the result of its `save_best`.
         Raises DrtkError for a NaN or infinite loss or weight, or when out of memory; KeyboardInterrupt after Ctrl-C or
         SIGTERM.
@@ -327,7 +325,7 @@ class DrtkTrainer(Trainer):
         steps = self._train_to_end()
         summary: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}
         if self.is_world_process_zero():
-            if isinstance(self.evaluator, ModelSelection | ModelSelections):
+            if self.evaluator is not None and self.evaluator.metrics:
                 summary["best"] = self.evaluator.save_best(self.model, save)
             else:
                 save()

@@ -110,10 +110,10 @@ def test_one_training_keeps_the_best_weights_for_each_kind(data, tmp_path, monke
     planted = {"mean rank (answer)": [4.0, 2.0, 3.0], "mean rank (title)": [1.5, 7.0, 7.0]}
     asked: dict[str, list[dict]] = {name: [] for name in planted}
 
-    def measure(self: Any) -> dict[str, float]:
+    def measure(self: Any) -> float:
         state = {name: value.detach().clone() for name, value in self._model.classifier.state_dict().items()}
         asked[self.name].append(state)
-        return {self.name: planted[self.name][len(asked[self.name]) - 1]}
+        return planted[self.name][len(asked[self.name]) - 1]
 
     monkeypatch.setattr("drtk.query_expansion.train_reranker.MeanRank.__call__", measure)
     dev = " ".join(f"--dev {kind}={data}/labeled.jsonl" for kind in ("answer", "title"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,8 @@ from drtk.errors import DrtkError
 from drtk.training.best_checkpoint import (
     Metrics,
     ModelSelection,
-    ModelSelections,
     delete_incomplete_checkpoints,
     find_last_checkpoint,
-    get_selection_folder,
     load_weights,
     save_weights,
     truncate_log,
@@ -43,7 +40,7 @@ class ScriptedSelection:
     def best(self) -> tuple[int, float]:
         facts = self.selection.save_best(self.model, lambda: None)
         assert facts["step"] == self.model.weight.item()
-        return facts["step"], facts[self.selection.metric]
+        return facts["step"], facts[self.selection.metrics[""]]
 
 
 @pytest.mark.parametrize(("metric", "best"), [("rougeL", (20, 0.6)), ("dev_loss", (30, 0.1))])
@@ -109,23 +106,18 @@ RANKS = {"a": [5.0, 3.0, 4.0, 2.0], "b": [1.0, 2.0, 6.0, 6.0]}  # lower is bette
 def test_several_selections_keep_their_own_weights_through_a_crash(tmp_path: Path):
     model, folder = torch.nn.Linear(1, 1, bias=False), tmp_path / "checkpoints"
 
-    def selections(patience: int | None = None) -> ModelSelections:
-        def evaluate(name: str) -> Callable[[], dict[str, float]]:
-            return lambda: {name: RANKS[name][round(model.weight.item()) // 10 - 1]}
+    def selections(patience: int | None = None) -> ModelSelection:
+        def evaluate() -> dict[str, float]:
+            return {name: ranks[round(model.weight.item()) // 10 - 1] for name, ranks in RANKS.items()}
 
-        options = {"config": TrainingConfig(patience=patience), "lower_is_better": True}
-        return ModelSelections(
-            {
-                name: ModelSelection(model, evaluate(name), get_selection_folder(folder, name), metric=name, **options)
-                for name in RANKS
-            }
-        )
+        config = TrainingConfig(patience=patience)
+        return ModelSelection(model, evaluate, folder, metric={"a": "a", "b": "b"}, config=config, lower_is_better=True)
 
-    def at(step: int, each: ModelSelections) -> dict[str, float]:
+    def at(step: int, each: ModelSelection) -> dict[str, float]:
         torch.nn.init.constant_(model.weight, float(step))
         return each.evaluate(step)
 
-    def best(each: ModelSelections) -> dict[str, float]:
+    def best(each: ModelSelection) -> dict[str, float]:
         saved: dict[str, float] = {}
         facts = each.save_best(model, lambda name: saved.update({name: model.weight.item()}))
         assert {name: float(fact["step"]) for name, fact in facts.items()} == saved
