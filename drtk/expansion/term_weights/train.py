@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,76 +75,61 @@ def compute_term_recall(words: Iterable[str], queries: Sequence[str], *, stem: C
     return [recall[word] for word in words]
 
 
-class _PassageCollator:
-    """Base class of collators that tokenize passages.
+def collate_recall(
+    items: Sequence[PassageQuestions], *, weigher: TermWeightModel, tokenizer: WordPieceTokenizer, room: int, title: str
+) -> dict[str, Tensor]:
+    """Return the inputs of a step of DeepCT: the model inputs and two tensors (passages, tokens).
 
+    "first" is 1 at the first word piece of each word, else 0; "recall" has the term recall of the word at these pieces.
     room: maximum number of word pieces in an input, without special tokens
-    expand: names of fields with expansions, which are appended to the passage
     """
-
-    def __init__(
-        self,
-        weigher: TermWeightModel,
-        tokenizer: WordPieceTokenizer,
-        *,
-        room: int,
-        title: str,
-        expand: Sequence[str] = (),
-    ) -> None:
-        self._weigher, self._tokenizer, self._room, self._title = weigher, tokenizer, room, title
-        self._expand = expand
-        self._offset = len(weigher.first)  # number of special tokens before the passage
-
-    def _make_inputs(self, passages: Sequence[WordPositions]) -> dict[str, np.ndarray]:
-        tokens = self._weigher.add_special_tokens([positions.ids for positions in passages], limit=self._room)
-        return tokens.pad(np.arange(len(passages)), pad=self._weigher.pad)
+    stem = make_stemmer("porter")
+    passages = locate_passage_words([item.passage for item in items], tokenizer, "pieces", title=title)
+    batch = _pad_passages(weigher, passages, room)
+    recall = np.zeros(batch["input_ids"].shape, dtype=np.float32)
+    first = np.zeros_like(recall)
+    for row, (item, positions) in enumerate(zip(items, passages, strict=True)):
+        columns = [len(weigher.first) + head for head in positions.heads if head < room]
+        recall[row, columns] = compute_term_recall(positions.words[: len(columns)], item.queries, stem=stem)
+        first[row, columns] = 1
+    return _convert_to_tensors(batch | {"recall": recall, "first": first})
 
 
-class RecallCollator(_PassageCollator):
-    """Collator of batches for DeepCT.
+def collate_pairs(
+    items: Sequence[SampledExample],
+    *,
+    weigher: TermWeightModel,
+    tokenizer: WordPieceTokenizer,
+    room: int,
+    title: str,
+    expand: Sequence[str] = (),
+) -> dict[str, Tensor]:
+    """Return the inputs of a step of DeepImpact, whose rows alternate between positives and negatives of the examples.
 
-    Adds two tensors (passages, tokens) to the model inputs: "first" is 1 at the first word piece of each word, else 0;
-    "recall" has the term recall of the word at these pieces.
-    """
-
-    def __call__(self, items: Sequence[PassageQuestions]) -> dict[str, Tensor]:
-        stem = make_stemmer("porter")
-        passages = locate_passage_words([item.passage for item in items], self._tokenizer, "pieces", title=self._title)
-        batch = self._make_inputs(passages)
-        recall = np.zeros(batch["input_ids"].shape, dtype=np.float32)
-        first = np.zeros_like(recall)
-        for row, (item, positions) in enumerate(zip(items, passages, strict=True)):
-            columns = [self._offset + head for head in positions.heads if head < self._room]
-            recall[row, columns] = compute_term_recall(positions.words[: len(columns)], item.queries, stem=stem)
-            first[row, columns] = 1
-        return _convert_to_tensors(batch | {"recall": recall, "first": first})
-
-
-class PairCollator(_PassageCollator):
-    """Batch collator for DeepImpact; rows alternate between positives and negatives of the examples.
-
-    Adds a tensor (2 * examples, tokens) to the model inputs: "in_question" is 1 at the first word piece of the first
-    occurrence of each question word, else 0.
+    The tensor "in_question", (2 * examples, tokens), is 1 at the first word piece of the first occurrence of each question
+    word, else 0.
+    room: maximum number of word pieces in an input    expand: names of fields whose texts are appended to the passage
     Raises RecordError for invalid expansion fields.
     """
+    passages = [
+        positions
+        for item in items
+        for positions in locate_passage_words(item.passages, tokenizer, "basic", title=title, expand=expand)
+    ]
+    batch = _pad_passages(weigher, passages, room)
+    in_question = np.zeros(batch["input_ids"].shape, dtype=np.float32)
+    for row, positions in enumerate(passages):
+        first_heads = positions.find_first_heads()
+        for word in extract_question_words(items[row // 2].query):
+            head = first_heads.get(word, room)
+            if head < room:
+                in_question[row, len(weigher.first) + head] = 1
+    return _convert_to_tensors(batch | {"in_question": in_question})
 
-    def __call__(self, items: Sequence[SampledExample]) -> dict[str, Tensor]:
-        passages = [
-            positions
-            for item in items
-            for positions in locate_passage_words(
-                item.passages, self._tokenizer, "basic", title=self._title, expand=self._expand
-            )
-        ]
-        batch = self._make_inputs(passages)
-        in_question = np.zeros(batch["input_ids"].shape, dtype=np.float32)
-        for row, positions in enumerate(passages):
-            first_heads = positions.find_first_heads()
-            for word in extract_question_words(items[row // 2].query):
-                head = first_heads.get(word, self._room)
-                if head < self._room:
-                    in_question[row, self._offset + head] = 1
-        return _convert_to_tensors(batch | {"in_question": in_question})
+
+def _pad_passages(weigher: TermWeightModel, passages: Sequence[WordPositions], room: int) -> dict[str, np.ndarray]:
+    tokens = weigher.add_special_tokens([positions.ids for positions in passages], limit=room)
+    return tokens.pad(np.arange(len(passages)), pad=weigher.pad)
 
 
 def _convert_to_tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
@@ -175,7 +161,7 @@ def plan_training(
 
 
 def compute_deepct_loss(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return {"recall": loss}, the scalar DeepCT loss of a batch. inputs: output of `RecallCollator`. Source: Dai and Callan 2019"""
+    """Return {"recall": loss}, the scalar DeepCT loss of a batch. inputs: output of `collate_recall`. Source: Dai and Callan 2019"""
     inputs = dict(inputs)
     recall, first = inputs.pop("recall"), inputs.pop("first")
     return {"recall": term_recall_loss(model(**inputs), recall, first)}
@@ -218,21 +204,18 @@ def train_term_weighter(
     defaults = [f"max_grad_norm={MAX_GRADIENT_NORM[method]}"]
     arguments = build_training_arguments(training, schedule, folder, seed=seed, device=device, defaults=defaults)
     tokenizer = WordPieceTokenizer(str(weigher.folder))
-    input_options: dict[str, Any] = {
-        "room": weigher.get_max_word_pieces(length),
-        "title": title,
-        "expand": settings.expand,
-    }
+    room = weigher.get_max_word_pieces(length)
+    inputs: dict[str, Any] = {"weigher": weigher, "tokenizer": tokenizer, "room": room, "title": title}
     texts: dict[str, Any] = {"queries": data.queries, "corpus": data.corpus}
     steps: dict[str, Any] = {"batch": training.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset
     collate: Callable[[Sequence[Any]], dict[str, Tensor]]
     if method == "deepct":
         dataset = EpochDataset(PassageQuestionsDataset(data.examples, **texts), **steps)
-        collate = RecallCollator(weigher, tokenizer, **input_options)
+        collate = partial(collate_recall, **inputs)
     else:
         dataset = SampledExamples(data.examples, **texts, negatives=1, **steps)
-        collate = PairCollator(weigher, tokenizer, **input_options)
+        collate = partial(collate_pairs, **inputs, expand=settings.expand)
     facts: dict[str, Any] = {"method": method, "title": title, "trained_length": length}
     if method == "deepimpact":
         facts |= {"expand": list(settings.expand)}

@@ -12,10 +12,10 @@ import torch
 
 from drtk.expansion.config import WeightingSettings
 from drtk.expansion.term_weights.train import (
-    PairCollator,
     PassageQuestions,
     PassageQuestionsDataset,
-    RecallCollator,
+    collate_pairs,
+    collate_recall,
     compute_deepct_loss,
     compute_deepimpact_loss,
     compute_term_recall,
@@ -66,9 +66,8 @@ def test_targets_are_at_first_pieces_within_the_maximum_length(weigher, model):
     passage = Passage("p", "riverengines rivers engines", "rivers")
     (pieces,) = tokenizer([passage.text])
     width = 1 + len(pieces.ids)  # of title and text
-    batch = RecallCollator(weigher, tokenizer, room=width - 1, title="join")(
-        [PassageQuestions(passage, ["rivers riverengines"])]
-    )
+    items = [PassageQuestions(passage, ["rivers riverengines"])]
+    batch = collate_recall(items, weigher=weigher, tokenizer=tokenizer, room=width - 1, title="join")
     # [CLS] rivers riverengines (several pieces) rivers [SEP]: engines is cut off
     assert batch["input_ids"].shape == (1, width + 1)
     first = [0, 1, 1, *[0] * (pieces.words.count(0) - 1), 1, 0]
@@ -94,7 +93,7 @@ def test_question_words_are_marked_at_their_first_occurrence(weigher, model):
     tokenizer = WordPieceTokenizer(str(model))
     passages = [Passage("p", "engines rivers rivers"), Passage("n", "rivers", extra={"queries": ["violins"]})]
     drawn = [SampledExample("the Rivers of violins, rivers", [0, 1], passages)]
-    batch = PairCollator(weigher, tokenizer, room=60, title="join", expand=("queries",))(drawn)
+    batch = collate_pairs(drawn, weigher=weigher, tokenizer=tokenizer, room=60, title="join", expand=("queries",))
     first_row = [0.0] * batch["in_question"].shape[1]
     first_row[1 + len(tokenizer(["engines"])[0].ids)] = 1
     second_row = [0.0] * batch["in_question"].shape[1]
