@@ -151,26 +151,16 @@ class IndexGroup:
             warn("BM25 scores of different indexes are only roughly comparable, because collection statistics differ")
 
     def _check_manifest(self, folder: str, manifest: Manifest) -> None:
-        first, first_folder = self.manifest, self.folders[0]
-        if manifest["type"] != first["type"]:
+        pairs = [(name, manifest.get(name), self.manifest.get(name)) for name in ("type", "metric", "dimension")]
+        differences = [f"{name} {value}, not {first}" for name, value, first in pairs if value != first]
+        if manifest.get("bm25") != self.manifest.get("bm25"):
+            differences.append("another scale of term weights")
+        if properties := find_encoder_differences(manifest, self.manifest):
+            differences.append(f"another encoder ({', '.join(properties)})")
+        if differences:
             raise MismatchError(
-                f"{folder}: is of type {manifest['type']}, but {first_folder} is of type {first['type']}; give indexes of one "
-                "type"
-            )
-        if differences := find_encoder_differences(manifest, first):
-            raise MismatchError(
-                f"{folder}: the encoder differs from {first_folder} ({', '.join(differences)}); give indexes of one encoder"
-            )
-        if manifest.get("bm25") != first.get("bm25"):
-            raise MismatchError(
-                f"{folder}: the scale of term weights differs from {first_folder}; search the indexes separately"
-            )
-        if manifest.get("metric") != first.get("metric"):
-            raise MismatchError(f"{folder}: the metric differs from {first_folder}; search the indexes separately")
-        if manifest.get("dimension") != first.get("dimension"):
-            raise MismatchError(
-                f"{folder}: has dimension {manifest['dimension']}, but {first_folder} has {first['dimension']}; give indexes "
-                "of one dimension"
+                f"{folder}: cannot be searched together with {self.folders[0]}: it has {differences[0]}; search "
+                "the indexes separately"
             )
 
     def _call_each(self, method: str, *arguments: Any) -> list[Any]:

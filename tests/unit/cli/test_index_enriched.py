@@ -167,7 +167,7 @@ def test_titles_without_weights_are_logged_and_not_indexed(weights, folder, capf
 def test_indexes_of_different_scales_are_not_searched_as_one(weights, capfd):
     run(capfd, f"index {weights} --type bm25s --term-weights -o one")
     run(capfd, f"index {weights} --type bm25s -o two")
-    with pytest.raises(MismatchError, match="the scale of term weights differs from one"):
+    with pytest.raises(MismatchError, match="together with one: it has another scale of term weights"):
         search(capfd, "one two queries.jsonl")
 
 

@@ -102,7 +102,7 @@ def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
     bm25 = words(tmp_path / "b", {"d": "word"})
     encoder = ENCODER | {"digest": "2" * 32}
     others = [dense(tmp_path / "e", [[1.0]], ["b"], encoder=encoder), wider, bm25]
-    for other, problem in zip(others, ["the encoder differs", "dimension 2", "of type bm25s"], strict=True):
+    for other, problem in zip(others, ["another encoder", "dimension 2, not 1", "type bm25s, not exact"], strict=True):
         with pytest.raises(MismatchError, match=problem):
             open_group(one, other)
     with pytest.raises(MismatchError, match="dimension 2, but the query vectors have dimension 3"):
