@@ -238,7 +238,7 @@ class Chunker:
         def sample_group_cap(group: int) -> int:
             if sample_uniform(settings.seed, id, "short", group) >= settings.short_prob:
                 return cap
-            low = settings.short_min or (2 if settings.policy == "cotmae" else 1)
+            low = 2 if settings.policy == "cotmae" else 1
             return sample_integer(min(low, cap), cap, settings.seed, id, "short cap", group)
 
         def find_span(part: SentencePart) -> Span:
@@ -405,8 +405,6 @@ def check_settings(settings: ChunkSettings) -> None:
     cap = (settings.max_tokens or MAX_TOKENS) if settings.tokenizer else (settings.max_words or MAX_WORDS)
     if settings.policy == "words" and settings.overlap >= cap:
         raise UsageError(f"`overlap` {settings.overlap} must be below the passage length, {cap} words")
-    if settings.short_min is not None and settings.short_min > cap:
-        raise UsageError(f"`short_min` {settings.short_min} must not exceed the maximum passage length, {cap}")
     if settings.save_punkt and settings.punkt_model:
         raise UsageError("`save_punkt` and `punkt_model` cannot be combined; give one")
 

@@ -44,12 +44,6 @@ class ChunkSettings:
         at_most=1,
         no_effect=_WORDS,
     )
-    short_min: int | None = setting(
-        None,
-        "Minimum random length limit (short_prob). [default: 2 with policy cotmae, else 1]",
-        at_least=1,
-        no_effect=(*_WORDS, NoEffect("requires --set short_prob above 0", {"short_prob": (0.0,)})),
-    )
     paragraphs: bool | None = option(
         None,
         "Also end sentences at blank lines and before rows of Markdown tables. [default: only if the document has headings]",

@@ -151,8 +151,6 @@ def test_a_megabyte_without_a_space_is_cut_by_word_pieces(run, tmp_path):
         (["--policy", "cotmae", "--overlap", 1], UsageError, "--overlap requires --policy greedy or words"),
         (["--tokenizer", "x", "--max-words", 5], UsageError, "`max_words` has no effect with `tokenizer`"),
         (["--policy", "words", "--max-words", 5, "--overlap", 5], UsageError, "`overlap` 5 must be below the passage"),
-        (["--set", "short_min=101", "--set", "short_prob=0.1"], UsageError, "`short_min` 101 must not exceed"),
-        (["--set", "short_min=9"], UsageError, "--set short_min requires --set short_prob above 0"),
         (["--save-punkt", "x", "--punkt-model", "y"], UsageError, "`save_punkt` and `punkt_model` cannot be combined"),
         (["--tokenizer", "/none/there"], DrtkError, "/none/there: no such folder"),
         (["--punkt-model", "/none/there"], DrtkError, "/none/there: No such file"),
