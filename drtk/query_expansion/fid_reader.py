@@ -16,7 +16,7 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.data.rows import dump
 from drtk.data.trec import Order
 from drtk.errors import DrtkError, MismatchError
-from drtk.models.device import choose_device, choose_dtype, move_model
+from drtk.models.device import choose_device, choose_dtype, move_model, report_out_of_memory
 from drtk.models.model_folder import resolve_model_folder
 from drtk.models.seq2seq import DecodingState, GenerationModel, load_generation_model
 from drtk.query_expansion.config import ReadSettings
@@ -203,15 +203,10 @@ class AnswerReader(BatchFunction):
         return BatchResult(lines, {name: count for name, count in counts.items() if count})
 
     def _generate_answers(self, tokens: TokenizedTexts, groups: list[np.ndarray]) -> list[Answer]:
-        try:
+        total = sum(int(tokens.lengths[group].sum()) for group in groups)
+        with report_out_of_memory(self._device, "lower `batch_tokens`, then `depth`", num_tokens=total):
             hidden, mask = encode_passages(self._reader, tokens, groups, budget=self._encoder_budget)
             answers = decode_answers(self._reader, hidden, mask, max_new_tokens=self._settings.max_new_tokens)
-        except torch.OutOfMemoryError as error:
-            total = sum(int(tokens.lengths[group].sum()) for group in groups)
-            raise DrtkError(
-                f"{self._device}: out of memory at {total:,} tokens of {len(groups)} questions; lower `batch_tokens`, "
-                "then `depth`"
-            ) from error
         if not all(isfinite(answer.score) for answer in answers):  # T5 overflows in float16
             raise DrtkError(
                 f"{self._model}: a score is NaN or infinite in {self._dtype}; use `precision=float32` or check the model's weights"
