@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from statistics import fmean, pstdev
-from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +20,9 @@ from drtk.runtime.streams import STANDARD, get_source_name
 
 BATCH_SIZE = 50  # queries; each may have thousands of hits in every run
 
+# A fusion method is a function (rankings, weights, *, settings: FuseSettings) -> (id, score) pairs in any order.
+# rankings: rankings of one query, one per run; [] if a run lacks the query
+Fusion = Callable[..., Ranking]
 FUSIONS = Registry(
     "fusion method",
     {
@@ -38,16 +40,6 @@ FUSIONS = Registry(
         "round-robin": ("drtk.retrieval.fusion:interleave", "documents of each run in turn (GAR)"),
     },
 )
-
-
-class Fusion(Protocol):
-    """Interface of the fusion methods in FUSIONS.
-
-    rankings: rankings of one query, one per run; [] if a run lacks the query
-    Returns (id, score) pairs in any order.
-    """
-
-    def __call__(self, rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking: ...
 
 
 def fuse_reciprocal_ranks(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
