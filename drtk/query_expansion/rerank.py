@@ -40,29 +40,19 @@ LISTS_PER_BATCH = 64
 ALL_KINDS = ""  # key of the model for all kinds of expansions that have no specific model
 
 
-def sort_by_estimate(expansions: Sequence[Expansion], estimates: np.ndarray) -> list[Expansion]:
-    """Sort candidates by estimated rank, lowest first; ties keep their order (docs/methods/ear.md).
+def order_candidates(
+    select: str, expansions: Sequence[Expansion], estimates: np.ndarray | None = None
+) -> list[Expansion]:
+    """Return the candidates in the order in which they are selected (docs/methods/ear.md); ties keep their order.
 
-    estimates: (candidates,)
+    select: "scorer": by estimated rank (`estimates`, (candidates,)), lowest first; "oracle": by the rank label; "greedy": only
+        those that were decoded greedily (the baseline of GAR); "first": in file order
     """
-    return [expansions[number] for number in np.argsort(estimates, kind="stable")]
-
-
-def sort_by_label(expansions: Sequence[Expansion]) -> list[Expansion]:
-    """Sort labeled candidates by the rank of the first passage with an answer, the oracle of docs/methods/ear.md."""
-    return sorted(expansions, key=lambda expansion: expansion.rank or 0)
-
-
-def select_greedy(expansions: Sequence[Expansion]) -> list[Expansion]:
-    """Return the greedily decoded candidate (the baseline of GAR) as a list; [] if there is none."""
-    return [expansion for expansion in expansions if expansion.extra.get("decode") == GREEDY]
-
-
-SELECTIONS: dict[str, Callable[[Sequence[Expansion]], list[Expansion]]] = {
-    "first": list,
-    "oracle": sort_by_label,
-    "greedy": select_greedy,
-}
+    if estimates is not None:
+        return [expansions[number] for number in np.argsort(estimates, kind="stable")]
+    if select == "oracle":
+        return sorted(expansions, key=lambda expansion: expansion.rank or 0)
+    return [expansion for expansion in expansions if select == "first" or expansion.extra.get("decode") == GREEDY]
 
 
 class RankEstimator:
@@ -196,10 +186,7 @@ class QuerySelector(BatchFunction):
             counts["chosen"] += 1
             text = expand_query(query, *(expansion.text for expansion in expansions))
             return line | {"chosen": [[expansion.id for expansion in expansions]], "queries": [text]}
-        if estimates is not None:
-            best = sort_by_estimate(expansions, estimates)[: self._settings.n_best]
-        else:
-            best = SELECTIONS[self._settings.select](expansions)[: self._settings.n_best]
+        best = order_candidates(self._settings.select, expansions, estimates)[: self._settings.n_best]
         counts["chosen"] += bool(best)
         line |= {"chosen": [[expansion.id] for expansion in best]}
         if estimates is not None:

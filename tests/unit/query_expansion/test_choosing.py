@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from drtk.query_expansion.candidates import select_distinct
-from drtk.query_expansion.rerank import SELECTIONS, sort_by_estimate
+from drtk.query_expansion.rerank import order_candidates
 from drtk.records import Expansion
 from drtk.text.expanded_text import expand_query
 from tests.reference import queries as slow
@@ -50,8 +50,8 @@ def test_selections_equal_those_of_the_reference(seed):
     left = select_distinct(expansions, most)
     assert [each.text for each in left] == [each.text for each in slow.first_distinct(made, most)]
     estimates = np.array([made[expansions.index(each)].score for each in left], dtype=np.float32)
-    choices = {name: choose(left) for name, choose in SELECTIONS.items() if name != "greedy"}
-    for select, chosen in (choices | {"scorer": sort_by_estimate(left, estimates)}).items():
+    choices = {name: order_candidates(name, left) for name in ("first", "oracle")}
+    for select, chosen in (choices | {"scorer": order_candidates("scorer", left, estimates)}).items():
         for top in (1, 3, 20):
             expected = slow.select_best(made, select, max_candidates=most, top=top)  # type: ignore[arg-type]
             assert [(each.text, each.rank) for each in chosen[:top]] == [(each.text, each.rank) for each in expected]
