@@ -83,8 +83,8 @@ class SampledExamples(EpochDataset):
         indices = [positives[positive], *(negatives[rank] for rank in sampled)]
         scores: list[float] = []
         if self._with_scores:
-            negative_scores = examples.get_negative_scores(index)
-            scores = [examples.get_positive_scores(index)[positive], *(negative_scores[rank] for rank in sampled)]
+            positive_scores, negative_scores = examples.get_scores(index)
+            scores = [positive_scores[positive], *(negative_scores[rank] for rank in sampled)]
         return SampledExample(
             self._queries[query_id],
             indices,

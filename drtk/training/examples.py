@@ -79,15 +79,11 @@ class PackedExamples:
         """Return the passage indices of the negatives of the example at index `example`."""
         return self._references[self._splits[example] : self._starts[example + 1]]
 
-    def get_positive_scores(self, example: int) -> array[float]:
-        """Return the teacher scores of the positives of the example at index `example`; requires scored=True."""
+    def get_scores(self, example: int) -> tuple[array[float], array[float]]:
+        """Return the teacher scores of the positives and of the negatives of an example; requires scored=True."""
         assert self._scores is not None
-        return self._scores[self._starts[example] : self._splits[example]]
-
-    def get_negative_scores(self, example: int) -> array[float]:
-        """Return the teacher scores of the negatives of the example at index `example`; requires scored=True."""
-        assert self._scores is not None
-        return self._scores[self._splits[example] : self._starts[example + 1]]
+        start, split, stop = self._starts[example], self._splits[example], self._starts[example + 1]
+        return self._scores[start:split], self._scores[split:stop]
 
     def subsample(self, fraction: float, *, seed: int) -> None:
         """Keep only the examples of a random fraction of the queries, in [0, 1], but of at least one query.

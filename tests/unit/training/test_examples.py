@@ -103,8 +103,8 @@ def test_a_share_of_the_queries_is_part_of_a_larger_share():
             own = packed.passage_ids[first]
             assert packed.passage_ids[shared] == "shared"
             assert read_ids(packed, packed.get_negatives(number)) == "n" + own[1:]
-            assert list(packed.get_positive_scores(number)) == [float(own[1:]), 1.0]
-            assert list(packed.get_negative_scores(number)) == [-float(own[1:])]
+            assert list(packed.get_scores(number)[0]) == [float(own[1:]), 1.0]
+            assert list(packed.get_scores(number)[1]) == [-float(own[1:])]
         assert len(packed.passage_ids) == 2 * len(packed) + 1  # nothing is looked up for those left out
     assert kept[0] < kept[1] < kept[2] < kept[3]
     other = PackedExamples(lines)
@@ -132,12 +132,12 @@ def test_a_positive_is_removed_from_the_negatives(caplog: pytest.LogCaptureFixtu
     packed = PackedExamples(lines, scored=True)
     assert packed.contradictions == 2
     assert [read_ids(packed, packed.get_negatives(number)) for number in range(2)] == ["cd", "a"]
-    assert [list(packed.get_negative_scores(number)) for number in range(2)] == [[1.0, 3.0], [0.25]]
+    assert [list(packed.get_scores(number)[1]) for number in range(2)] == [[1.0, 3.0], [0.25]]
     packed.check_examples("ex.jsonl", queries={"q1": "", "q2": ""}, corpus=Corpus("abcd"), negatives=1)
     assert "ex.jsonl: removed 2 negatives that are also positives of their example" in caplog.text
     first = PackedExamples(lines, scored=True, first_positive=True)  # b is right all the same
     assert (read_ids(first, first.get_positives(0)), read_ids(first, first.get_negatives(0))) == ("a", "cd")
-    assert list(first.get_positive_scores(0)) == [9.0]
+    assert list(first.get_scores(0)[0]) == [9.0]
     with pytest.raises(DrtkError, match=r"ex\.jsonl:1: query 'q1' has no negatives"):
         PackedExamples([Example("q1", ("a",), ("a",))]).check_examples(
             "ex.jsonl", queries={"q1": ""}, corpus=Corpus("a"), negatives=1
