@@ -173,12 +173,12 @@ drtk_ticker() {
     seconds=0
     while sleep 1 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
         seconds=$((seconds + 1))
+        step=$(sed -n -e 's/^Collecting \([A-Za-z0-9._-]*\).*/\1/p' -e 's#^Processing .*/\([^/-]*\)-.*#\1#p' \
+            -e 's/^Building wheels.*/building/p' -e 's/^Installing collected.*/unpacking/p' "$log" | tail -n 1)
         if [ -t 2 ]; then
-            step=$(sed -n -e 's/^Collecting \([A-Za-z0-9._-]*\).*/\1/p' -e 's#^Processing .*/\([^/-]*\)-.*#\1#p' \
-                -e 's/^Building wheels.*/building/p' -e 's/^Installing collected.*/unpacking/p' "$log" | tail -n 1)
             printf '\r\033[K  installing %s, %d s: %s' "$name" "$seconds" "$step" >&2
         elif [ "$seconds" -eq 10 ] || [ $((seconds % 30)) -eq 0 ]; then
-            drtk_say "still installing $name, $seconds s"
+            drtk_say "still installing $name, $seconds s: $step"
         fi
     done
 }
