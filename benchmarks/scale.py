@@ -1,6 +1,5 @@
 """CPU seconds of work that grows with the corpus, on one core.
 
-    python benchmarks/scale.py ids [--passages N]                            # ids of a corpus (`--corpus`)
     python benchmarks/scale.py held-out --model MODEL [--passages N]         # choosing held-out passages
     python benchmarks/scale.py batches CORPUS --model MODEL [--presets NAME,...] [--examples N]    # for pre-training
     python benchmarks/scale.py texts CORPUS --model MODEL [--passages N]     # term weights by bprop, tokenization
@@ -11,7 +10,6 @@ CORPUS has the fields of the presets. PYTHONPATH selects the checkout. `digest` 
 from __future__ import annotations
 
 import argparse
-import gc
 import hashlib
 import json
 import tempfile
@@ -25,26 +23,6 @@ from typing import Any
 import numpy as np
 
 BATCH, MICRO = 256, 64
-
-
-def get_anonymous_bytes() -> int:
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.split("RssAnon:")[1].split()[0]) * 1024
-
-
-def measure_ids(passages: int) -> dict[str, Any]:
-    try:
-        from drtk.data.corpus_ids import CorpusIds
-    except ImportError:  # before ids were memory-mapped
-        from drtk.data.ids import CorpusIds  # type: ignore[attr-defined, no-redef]
-    from drtk.records import Passage
-
-    before, began = get_anonymous_bytes(), time.process_time()
-    ids = CorpusIds(Passage(str(number), "") for number in range(passages))
-    seconds = time.process_time() - began
-    gc.collect()
-    memory = get_anonymous_bytes() - before
-    return {"passages": len(ids), "ids_per_s": passages / seconds, "anonymous_bytes_per_passage": memory / passages}
 
 
 def measure_held_out(passages: int, model: str) -> dict[str, float]:
@@ -173,16 +151,14 @@ def measure_texts(corpus: str, model: str, passages: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("ids", "held-out", "batches", "texts"))
+    parser.add_argument("what", choices=("held-out", "batches", "texts"))
     parser.add_argument("corpus", nargs="?")
     parser.add_argument("--model")
     parser.add_argument("--presets", default="master,simlm,cotmae")
-    parser.add_argument("--passages", type=int, help="[default: 8,000,000 ids, 200,000 held-out, 2,000 texts]")
+    parser.add_argument("--passages", type=int, help="[default: 200,000 held-out, 2,000 texts]")
     parser.add_argument("--examples", type=int, default=1024)
     options = parser.parse_args()
-    if options.what == "ids":
-        results = measure_ids(options.passages or 8_000_000)
-    elif options.what == "held-out":
+    if options.what == "held-out":
         results = measure_held_out(options.passages or 200_000, options.model)
     elif options.what == "texts":
         results = measure_texts(options.corpus, options.model, options.passages or 2000)

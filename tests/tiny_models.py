@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
 
+from drtk.data.corpus_store import CorpusStore
+from drtk.data.rows import dump
 from drtk.records import Passage
 
 TOPICS = ("river", "engine", "violin", "planet", "garden", "market", "winter", "castle", "copper", "sailor")
@@ -42,6 +45,15 @@ def write_collection(folder: Path, count: int = 120, *, seed: int = 0) -> tuple[
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         paths.append(str(path))
     return paths[0], paths[1], paths[2]
+
+
+def open_corpus(*passages: Passage | str) -> CorpusStore:
+    """Return the store of a corpus with these passages, or passages with these ids."""
+    with NamedTemporaryFile(suffix=".jsonl") as file:
+        for passage in passages:
+            file.write(dump(Passage(passage, "text") if isinstance(passage, str) else passage))
+        file.flush()
+        return CorpusStore.open(file.name)
 
 
 def save_tiny_encoder(folder: Path, *, seed: int = 1, **changes: object) -> Path:

@@ -47,20 +47,12 @@ class RaggedWriter:
 
     def extend(self, rows: Sequence[np.ndarray]) -> None:
         """Append rows of shape (values,)."""
-        if rows:
-            self._write(np.concatenate(rows).astype(self._dtype, copy=False).tobytes(), [len(row) for row in rows])
-
-    def extend_bytes(self, rows: Sequence[bytes]) -> None:
-        """Append rows of bytes. The writer's dtype must be uint8."""
-        if rows:
-            self._write(b"".join(rows), [len(row) for row in rows])
-
-    def _write(self, values: bytes, lengths: Sequence[int]) -> None:
-        """Append rows. values: their concatenated bytes; lengths: number of values of each row"""
-        self._values.write(values)
-        starts = self.num_values + np.cumsum(lengths, dtype=np.int64)
+        if not rows:
+            return
+        self._values.write(np.concatenate(rows).astype(self._dtype, copy=False).tobytes())
+        starts = self.num_values + np.cumsum([len(row) for row in rows], dtype=np.int64)
         self._starts.write(starts.tobytes())
-        self.num_rows += len(lengths)
+        self.num_rows += len(rows)
         self.num_values = int(starts[-1])
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from drtk.data.trec import Judgments, Order, QueryHits, iter_grouped_hits
 from drtk.errors import MismatchError, UsageError
 from drtk.records import parse_document_id
 from drtk.runtime.inputs import InputTracker
+from drtk.runtime.integrity import compute_content_digest
 from drtk.runtime.manifest import SOURCES, is_unchanged, load_output_manifest
 from drtk.runtime.progress import warn
 from drtk.runtime.streams import STANDARD, digest_file, is_stream, open_input
@@ -247,21 +248,17 @@ def _get_setting_paths(manifest: Mapping[str, Any], settings: Sequence[str]) -> 
     return [path.partition("=")[2] if is_named(path) else path for path in paths]
 
 
-def check_corpus_origin(path: str, corpus: CorpusOrigin) -> None:
-    """Raise MismatchError if `path` was made from a corpus with another digest."""
-    for origin in find_origins(path):
-        if origin.digest != corpus.digest:
-            raise MismatchError(
-                f"{path}: was made from another corpus ({origin.path}, digest {origin.digest[:8]}) than {corpus.path} "
-                f"(digest {corpus.digest[:8]}); if the ids of both are the same, set `skip_corpus_check`"
-            )
-
-
 def check_same_corpus(path: str, corpus: str, *, skip: bool) -> None:
     """Raise MismatchError if `path` was made from another corpus than the file `corpus`, unless `skip` is set.
 
     Nothing is checked if either is a stream or `corpus` is a folder.
     """
-    if skip or is_stream(path) or is_stream(corpus) or not Path(corpus).is_file() or not find_origins(path):
+    if skip or is_stream(path) or is_stream(corpus) or not Path(corpus).is_file():
         return
-    check_corpus_origin(path, CorpusOrigin(corpus, digest_file(corpus)))
+    for origin in find_origins(path):
+        digest = compute_content_digest(Path(corpus))
+        if origin.digest != digest:
+            raise MismatchError(
+                f"{path}: was made from another corpus ({origin.path}, digest {origin.digest[:8]}) than {corpus} "
+                f"(digest {digest[:8]}); if the ids of both are the same, set `skip_corpus_check`"
+            )

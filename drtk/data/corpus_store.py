@@ -1,15 +1,16 @@
-"""Look up passages by id in corpora larger than memory, with an index of line offsets that is built once.
+"""Look up passages by id or document in corpora larger than memory, with an index that is built once.
 
-The index has the sorted 64-bit hashes of the ids and the offsets of their lines. A look-up is a binary search and one
-read; the id of the line is compared, since hashes may collide. A corpus that is compressed or not JSONL is first written
-as JSONL next to its index. The index is in the cache (see `get_cache_folder`), under the digest of the corpus.
+The index has the sorted 64-bit hashes of the ids and the offsets of their lines, and the sorted hashes of the document ids.
+A look-up is a binary search and one read; the id of the line is compared, since hashes may collide. A corpus that is
+compressed or not JSONL is first written as JSONL next to its index. The index is in the cache (see `get_cache_folder`),
+under the digest of the corpus.
 """
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +21,37 @@ from drtk.data.readers import read_passages
 from drtk.data.rows import dump, parse_passage, parse_row
 from drtk.data.tables import is_hub_dataset
 from drtk.errors import DrtkError, MismatchError, RecordError
-from drtk.records import Passage
+from drtk.records import Passage, get_document_id, parse_document_id
 from drtk.runtime.integrity import (
+    CACHE_MANIFEST,
     compute_content_digest,
     ensure_cache_folder,
     get_cache_folder,
     hash_id,
+    read_object,
 )
 from drtk.runtime.progress import log, track
 from drtk.runtime.streams import get_max_line_bytes, get_source_name, is_stream, iter_raw_lines
 
 _BLOCK = 1 << 20
-INDEX_VERSION = 1  # of the index files, part of the folder name
+INDEX_VERSION = 2  # of the index files, part of the folder name
 
 
 class CorpusStore:
-    """A corpus with random access to passages by id. Use `CorpusStore.open` to create one."""
+    """A corpus with random access to passages by id. Use `CorpusStore.open` to create one.
 
-    def __init__(self, text: Path, folder: Path, *, source: Path | None = None) -> None:
+    has_other_documents: whether the document id of a passage is not the one in its passage id
+    """
+
+    def __init__(
+        self, text: Path, folder: Path, *, source: Path | None = None, has_other_documents: bool = False
+    ) -> None:
         self._hashes = read_array(folder / "hashes.npy", mmap="r")  # (passages,), ascending
         self._offsets = read_array(folder / "offsets.npy", mmap="r")  # (passages,), in bytes
         self._lengths = read_array(folder / "lengths.npy", mmap="r")  # (passages,), in bytes
+        self._document_hashes = read_array(folder / "documents.npy", mmap="r")  # (passages,), ascending
+        self._document_rows = read_array(folder / "document_rows.npy", mmap="r")  # (passages,), positions in the others
+        self._has_other_documents = has_other_documents
         self.path = text
         self._source = source or text
         # pread, not a memory map, whose pages would count as memory of this process.
@@ -62,7 +73,13 @@ class CorpusStore:
         folder = get_cache_folder() / "corpora" / f"{compute_content_digest(path)}-{INDEX_VERSION}"
         ensure_cache_folder(folder, lambda making: _build_index(path, making), task=f"indexing the ids of {path}")
         jsonl_path = folder / "corpus.jsonl"
-        return cls(jsonl_path if jsonl_path.exists() else path, folder, source=path)
+        manifest = read_object(folder / CACHE_MANIFEST, has_other_documents=bool)
+        return cls(
+            jsonl_path if jsonl_path.exists() else path,
+            folder,
+            source=path,
+            has_other_documents=manifest["has_other_documents"],
+        )
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -112,13 +129,35 @@ class CorpusStore:
                 return f"{self.path}:{line}"
         return str(self.path)
 
-    def find_missing(self, ids: Iterable[str]) -> Iterator[str]:
-        """Yield the ids that the corpus lacks. Only hashes are compared, so no texts are read."""
-        for id in ids:
-            hash = np.uint64(hash_id(id))
-            position = int(self._hashes.searchsorted(hash))
-            if position == len(self._hashes) or self._hashes[position] != hash:
-                yield id
+    def find_missing(self, ids: Sequence[str]) -> list[str]:
+        """Return the ids that the corpus lacks. Only hashes are compared, so no texts are read."""
+        if not len(self):
+            return list(ids)
+        hashes = np.fromiter(map(hash_id, ids), np.uint64, len(ids))
+        is_known = self._hashes.take(self._hashes.searchsorted(hashes), mode="clip") == hashes
+        return [id for id, known in zip(ids, is_known.tolist(), strict=True) if not known]
+
+    def get_id(self, row: int) -> str:
+        """Return the id of a passage. row: number of the passage, in the order of the hashes"""
+        return self._read(row).id
+
+    def get_document_id(self, passage_id: str) -> str:
+        """Return the document id of a passage. For an unknown passage, this is the document id in the passage id."""
+        passage = self.get(passage_id) if self._has_other_documents else None
+        return parse_document_id(passage_id) if passage is None else get_document_id(passage)
+
+    def iter_document(self, document_id: str) -> Iterator[str]:
+        """Yield the ids of the passages of a document."""
+        hash = np.uint64(hash_id(document_id))
+        first, last = (int(self._document_hashes.searchsorted(hash, side)) for side in ("left", "right"))
+        for row in self._document_rows[first:last]:
+            passage = self._read(row)
+            if get_document_id(passage) == document_id:
+                yield passage.id
+
+    def has_document(self, document_id: str) -> bool:
+        """Return whether the corpus has a passage of the document."""
+        return any(True for _ in self.iter_document(document_id))
 
     def __iter__(self) -> Iterator[Passage]:
         for position in np.argsort(self._offsets, kind="stable"):
@@ -139,21 +178,29 @@ class CorpusStore:
 
 
 def _build_index(path: Path, folder: Path) -> dict[str, Any]:
-    """Write the index of a corpus to a folder; return {}, since its manifest has no entries of its own."""
+    """Write the index of a corpus to a folder; return the entry of its manifest, `has_other_documents` of `CorpusStore`."""
     log(f"{path}: building an index of its ids (once)")
-    hashes, offsets, lengths = array("Q"), array("Q"), array("I")
+    hashes, offsets, lengths, document_hashes = array("Q"), array("Q"), array("I"), array("Q")
+    has_other_documents = False
     lines = _iter_lines(path) if _is_plain_jsonl(path) else _write_jsonl(path, folder / "corpus.jsonl")
-    for id, offset, length in track(lines, "index corpus", unit="passages"):
-        hashes.append(hash_id(id))
+    for passage, offset, length in track(lines, "index corpus", unit="passages"):
+        document_id = get_document_id(passage)
+        hashes.append(hash_id(passage.id))
+        document_hashes.append(hashes[-1] if document_id == passage.id else hash_id(document_id))
+        has_other_documents |= document_id != parse_document_id(passage.id)
         offsets.append(offset)
         lengths.append(length)
-    keys = np.frombuffer(hashes, dtype=np.uint64) if hashes else np.empty(0, np.uint64)
+    keys = np.array(hashes, dtype=np.uint64)
     order = np.argsort(keys, kind="stable")
+    documents = np.array(document_hashes, dtype=np.uint64)[order]
+    document_rows = np.argsort(documents, kind="stable")
+    np.save(folder / "documents.npy", documents[document_rows])
+    np.save(folder / "document_rows.npy", document_rows.astype(np.uint32))
     np.save(folder / "hashes.npy", keys[order])
     np.save(folder / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
     np.save(folder / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
     _check_duplicates(path, folder)
-    return {}
+    return {"has_other_documents": has_other_documents}
 
 
 def _is_plain_jsonl(path: Path) -> bool:
@@ -171,27 +218,27 @@ def _is_plain_jsonl(path: Path) -> bool:
         return True
 
 
-def _iter_lines(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield (id, offset, length) of the lines of a JSONL file."""
+def _iter_lines(path: Path) -> Iterator[tuple[Passage, int, int]]:
+    """Yield (passage, offset, length) of the lines of a JSONL file."""
     offset = 0
     with open(path, "rb", buffering=1 << 20) as file:
         for number, line in enumerate(iter_raw_lines(file, str(path)), start=1):
             if line.strip():
                 try:
-                    yield parse_passage(parse_row(line)).id, offset, len(line)
+                    yield parse_passage(parse_row(line)), offset, len(line)
                 except ValueError as error:
                     raise RecordError(f"{path}:{number}", str(error)) from error
             offset += len(line)
 
 
-def _write_jsonl(path: Path, target: Path) -> Iterator[tuple[str, int, int]]:
-    """Write the passages as JSONL to `target`; yield (id, offset, length) of each."""
+def _write_jsonl(path: Path, target: Path) -> Iterator[tuple[Passage, int, int]]:
+    """Write the passages as JSONL to `target`; yield (passage, offset, length) of each."""
     offset = 0
     with open(target, "wb", buffering=1 << 20) as file:
         for passage in read_passages(str(path)):
             line = dump(passage)
             file.write(line)
-            yield passage.id, offset, len(line)
+            yield passage, offset, len(line)
             offset += len(line)
 
 

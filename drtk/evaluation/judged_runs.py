@@ -16,13 +16,13 @@ from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, log_
 from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.evaluation.result_table import format_results
-from drtk.records import parse_document_id
 from drtk.runtime.inputs import InputTracker
+from drtk.runtime.manifest import find_inputs
 from drtk.runtime.progress import log, log_detail, warn
 from drtk.runtime.streams import STANDARD, get_source_name
 
 if TYPE_CHECKING:
-    from drtk.data.corpus_ids import CorpusIds
+    from drtk.data.corpus_store import CorpusStore
     from drtk.data.run_blocks import JudgedDocuments
 
 MEASURES = "nDCG@10 RR@10 R@10 R@100 Success@10"
@@ -31,9 +31,9 @@ MIN_BLOCK_BYTES = 1 << 20  # smaller files are read line by line, which is faste
 
 
 def read_judgments(
-    source: str, tracker: InputTracker, *, corpus_ids: CorpusIds | None = None, by_source: bool = False
+    source: str, tracker: InputTracker, *, corpus: CorpusStore | None = None, by_source: bool = False
 ) -> Judgments:
-    """Read relevance judgments; with `corpus_ids`, warn about judged documents that are not in the corpus.
+    """Read relevance judgments; with `corpus`, warn about judged documents that are not in the corpus.
 
     by_source: the judgments are of source documents, not of passages
     Raises DrtkError for a file without judgments, RecordError (file:line) for an invalid line.
@@ -41,8 +41,8 @@ def read_judgments(
     judgments = load_qrels(source, tracker=tracker)
     if not judgments:
         raise DrtkError(f"{get_source_name(source)}: no judgments found; expected BEIR TSV or TREC qrels")
-    if corpus_ids is not None:
-        is_known = corpus_ids.has_document if by_source else corpus_ids.__contains__
+    if corpus is not None:
+        is_known = corpus.has_document if by_source else corpus.__contains__
         judged = {id for grades in judgments.values() for id in grades}
         if absent := sorted(id for id in judged if not is_known(id)):
             warn(
@@ -56,13 +56,15 @@ def load_judgments(
     qrels: str, corpus: str | None, settings: ScoringSettings, tracker: InputTracker
 ) -> tuple[Judgments, RankingBuilder]:
     """Return the judgments and a ranking builder. corpus: used to check ids, and to find the documents of passages"""
-    corpus_ids = None
-    if corpus is not None:
-        from drtk.data.corpus_ids import CorpusIds
+    by_source = settings.by == "source"
+    if corpus is None:
+        return read_judgments(qrels, tracker, by_source=by_source), RankingBuilder.from_settings(settings)
+    from drtk.data.corpus_store import CorpusStore
 
-        corpus_ids = CorpusIds.load(corpus, tracker)
-    judgments = read_judgments(qrels, tracker, corpus_ids=corpus_ids, by_source=settings.by == "source")
-    return judgments, RankingBuilder.from_settings(settings, document_of=corpus_ids or parse_document_id)
+    store = CorpusStore.open(corpus)
+    tracker.inputs += find_inputs({"corpus": corpus})
+    judgments = read_judgments(qrels, tracker, corpus=store, by_source=by_source)
+    return judgments, RankingBuilder.from_settings(settings, document_of=store.get_document_id)
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,18 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from drtk.config import list_changed_fields, require_defaults, to_dict
 from drtk.data.checks import (
-    CorpusOrigin,
     JudgedHitCounter,
-    check_corpus_origin,
+    check_same_corpus,
     describe_missing_texts,
     warn_if_texts_missing,
 )
-from drtk.data.corpus_ids import CorpusIds
+from drtk.data.corpus_store import CorpusStore
 from drtk.data.readers import read_queries
 from drtk.data.rows import dump
 from drtk.errors import UsageError
@@ -39,9 +39,10 @@ from drtk.mining.policies import Policy, sample_random_ids
 from drtk.mining.sources import IndexSearch, MiningSources, QueryStream, parse_sources, read_judgments
 from drtk.records import Example, parse_document_id
 from drtk.runtime.filter_job import BatchResult, FilterJob
-from drtk.runtime.manifest import describe_folder
+from drtk.runtime.integrity import compute_content_digest
+from drtk.runtime.manifest import describe_folder, find_inputs
 from drtk.runtime.progress import log, warn
-from drtk.runtime.streams import STANDARD, is_stream
+from drtk.runtime.streams import STANDARD
 
 BATCH_SIZE = 100  # queries; each may have thousands of hits in every run
 RANDOM = "random"  # source name of random passages
@@ -80,7 +81,10 @@ class Miner:
     @property
     def document_of(self) -> Callable[[str], str] | None:
         """Function from passage id to document id if documents were judged; None if passages were judged."""
-        return (self.queries.corpus or parse_document_id) if self.queries.by_source else None
+        corpus = self.queries.corpus
+        if not self.queries.by_source:
+            return None
+        return parse_document_id if corpus is None else corpus.get_document_id
 
     def mine(self, batch: Sequence[MiningQuery]) -> list[CandidatePool]:
         """Mine a batch of queries; return one pool per query, with an `example` unless the query was skipped."""
@@ -159,11 +163,11 @@ class Miner:
                 best.setdefault(document, id)
         positives, corpus = [], self.queries.corpus
         for document in documents:
-            passage = best.get(document) or (None if corpus is None else corpus.get_only_passage_id(document))
-            if passage is None:
-                self._add_count("positives not found")
+            passages = [best[document]] if document in best else list(corpus.iter_document(document) if corpus else ())
+            if len(passages) == 1:
+                positives += passages
             else:
-                positives.append(passage)
+                self._add_count("positives not found")
         return positives
 
     def promote_answers(self, pools: Sequence[CandidatePool], answers: ContentFilter) -> None:
@@ -215,7 +219,7 @@ class Miner:
         rng = Random(f"{self.seed}\0{pool.query_id}\0fill" + (f"\0{attempt}" if attempt else ""))
         document_of = self.document_of
         is_allowed = None if document_of is None else lambda passage: document_of(passage) not in positives
-        ids = sample_random_ids(corpus, missing, rng, excluded=excluded, is_allowed=is_allowed)
+        ids = sample_random_ids(len(corpus), corpus.get_id, missing, rng, excluded=excluded, is_allowed=is_allowed)
         return [Candidate(id, RANDOM, 0, None) for id in ids]
 
     def build_example(self, pool: CandidatePool) -> Example | None:
@@ -377,7 +381,7 @@ def open_miner(
     _check_inputs(inputs, settings, policy, sources, has_report=has_report)
     score_filters = build_score_filters(settings, [name for name in sources.names if name not in sources.examples])
     by_source = settings.by == "source"
-    corpus = None if inputs.corpus is None else _read_corpus(inputs.corpus, inputs, sources, job)
+    corpus = None if inputs.corpus is None else _open_corpus(inputs.corpus, inputs, sources, job)
     judgments = None
     if inputs.qrels is not None:
         judgments = read_judgments(inputs.qrels, corpus=corpus, by_source=by_source, tracker=job.tracker)
@@ -412,7 +416,6 @@ def _check_inputs(
     has_texts = inputs.queries is not None and inputs.corpus is not None
     only_examples = len(sources.examples) == len(sources.names)
     by_ce = policy.ce_margin is not None or settings.ce_max is not None
-    reads_texts = bool(policy.answers or settings.scorer or has_report)
     for is_missing, problem in (
         (inputs.qrels is None and not policy.answers and not sources.examples,
          "`qrels` is required, unless a source contains training examples or `policy=nq` is set"),
@@ -424,8 +427,6 @@ def _check_inputs(
          "`max_cosine` requires `vectors`, a folder of `drtk encode`"),
         (by_ce and not settings.scorer and (not only_examples or policy.min_negatives),
          "`ce_margin`, `ce_max` and `policy=sbert` require `scorer`, unless all sources are examples with scores and `min_negatives` is 0"),
-        (inputs.corpus is not None and is_stream(inputs.corpus) and reads_texts,
-         "`corpus` is a stream, in which passages cannot be looked up by id; give the path of a file"),
     ):  # fmt: skip
         if is_missing:
             raise UsageError(problem)
@@ -444,15 +445,14 @@ def _check_inputs(
             log(f"{', '.join(names)}: applied to runs and indexes only, not to training examples")
 
 
-def _read_corpus(corpus: str, inputs: MiningInputs, sources: MiningSources, job: FilterJob) -> CorpusIds:
-    """Return the ids of the corpus. Raises MismatchError if a source or `vectors` was made from another corpus."""
-    ids = CorpusIds.load(corpus, job.tracker)
-    digest = next((entry.get("digest") for entry in job.tracker.inputs if entry["path"] == corpus), None)
-    if digest and not inputs.skip_corpus_check and not is_stream(corpus):
-        for path in [*sources.paths, *filter(None, [inputs.vectors])]:
-            if not is_stream(path):
-                check_corpus_origin(path, CorpusOrigin(corpus, digest))
-    return ids
+def _open_corpus(corpus: str, inputs: MiningInputs, sources: MiningSources, job: FilterJob) -> CorpusStore:
+    """Open the corpus. Raises MismatchError if a source or `vectors` was made from another corpus."""
+    store = CorpusStore.open(corpus)
+    (entry,) = find_inputs({"corpus": corpus})
+    job.tracker.inputs.append(entry | {"digest": entry["digest"] or compute_content_digest(Path(corpus))})
+    for path in [*sources.paths, *filter(None, [inputs.vectors])]:
+        check_same_corpus(path, corpus, skip=inputs.skip_corpus_check)
+    return store
 
 
 def _add_content_filters(

@@ -37,7 +37,8 @@ def take_top_per_source(candidates: BySource, count: int | None, _: Random) -> l
 
 
 def sample_random_ids(
-    ids: Sequence[str],
+    total: int,
+    get_id: Callable[[int], str],
     count: int,
     rng: Random,
     *,
@@ -46,18 +47,23 @@ def sample_random_ids(
 ) -> list[str]:
     """Sample up to `count` distinct ids that are not in `excluded` and for which `is_allowed` returns True.
 
+    total: number of ids; `get_id` returns the id of a number below it
     Uses rejection sampling, but samples from a list of the remaining ids if many ids are excluded.
     """
     sampled: dict[str, None] = {}
-    if len(ids) >= 4 * (count + len(excluded)):
-        for _ in range(count + len(ids)):  # `is_allowed` may reject most ids: stop when listing them is cheaper
+    if total >= 4 * (count + len(excluded)):
+        for _ in range(count + total):  # `is_allowed` may reject most ids: stop when listing them is cheaper
             if len(sampled) == count:
                 break
-            id = ids[rng.randrange(len(ids))]
+            id = get_id(rng.randrange(total))
             if id not in excluded and (is_allowed is None or is_allowed(id)):
                 sampled[id] = None
     if len(sampled) < count:
-        free = [id for id in ids if id not in excluded and id not in sampled and (is_allowed is None or is_allowed(id))]
+        free = [
+            id
+            for id in map(get_id, range(total))
+            if id not in excluded and id not in sampled and (is_allowed is None or is_allowed(id))
+        ]
         sampled |= dict.fromkeys(rng.sample(free, min(count - len(sampled), len(free))))
     return list(sampled)
 

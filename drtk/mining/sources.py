@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from drtk.data import sniff
-from drtk.data.corpus_ids import CorpusIds
+from drtk.data.corpus_store import CorpusStore
 from drtk.data.examples import ParsedExample, parse_example_row, parse_query_id
 from drtk.data.readers import iter_json_rows, read_queries
 from drtk.data.rows import Row
@@ -98,10 +98,10 @@ def parse_sources(arguments: Sequence[str], tracker: InputTracker) -> MiningSour
     return sources
 
 
-def read_judgments(qrels: str, *, corpus: CorpusIds | None, by_source: bool, tracker: InputTracker) -> Judgments:
+def read_judgments(qrels: str, *, corpus: CorpusStore | None, by_source: bool, tracker: InputTracker) -> Judgments:
     """Return the judgments of a qrels file, {query id: {passage id (document id with `by_source`): relevance grade}}.
 
-    corpus: ids of the corpus; None: do not check ids
+    corpus: None: do not check ids
     by_source: the judgments are of source documents, not of passages
     Raises RecordError for a pair judged twice and for an id that is not in the corpus, DrtkError for an empty file.
     """
@@ -162,7 +162,7 @@ class IndexSearch:
     """Searcher of several indexes.
 
     folders: index folders by source name; folders of the same name are searched together
-    depth: hits per query and source; None: all    corpus: ids of the corpus; None: do not check the ids of hits
+    depth: hits per query and source; None: all    corpus: None: do not check the ids of hits
     encodes_texts: whether query texts are encoded by a model, for an index of dense or sparse embeddings
     needs_text: whether an index is searched with query texts, encoded or not
     stored: the queries of the embeddings folder `inputs.query_vectors`, if a dense index is searched with them
@@ -177,7 +177,7 @@ class IndexSearch:
         inputs: MiningInputs,
         *,
         depth: int | None,
-        corpus: CorpusIds | None = None,
+        corpus: CorpusStore | None = None,
     ) -> None:
         self._corpus, self._depth = corpus, depth
         self._searchers: dict[str, TextQuerySearcher | StoredQuerySearcher] = {}
@@ -248,7 +248,7 @@ class QueryStream:
     indexes with `indexes.search`.
 
     counts: counters of skipped queries, updated in place
-    corpus: ids of the corpus; None: do not check ids
+    corpus: None: do not check ids
     judgments: None if positives come from training examples or answers
     allow_unjudged: also yield queries without judgments, whose positives come from answers
     by_source: the judgments are of source documents, not of passages
@@ -261,7 +261,7 @@ class QueryStream:
     sources: MiningSources
     tracker: InputTracker
     counts: dict[str, Any] = field(default_factory=dict)
-    corpus: CorpusIds | None = None
+    corpus: CorpusStore | None = None
     judgments: Judgments | None = None
     allow_unjudged: bool = False
     by_source: bool = False

@@ -1,11 +1,11 @@
 """Mining from random runs and judgments: no positive is a negative, every candidate is audited, and batches change nothing."""
 
 from dataclasses import replace
+from functools import cache
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drtk.data.corpus_ids import CorpusIds
 from drtk.mining.audit import build_audit_row
 from drtk.mining.candidates import CandidatePool, Hits, MiningQuery
 from drtk.mining.config import MineSettings
@@ -14,11 +14,12 @@ from drtk.mining.mine import RANDOM, Miner
 from drtk.mining.policies import MSMARCO, SBERT, TEVATRON
 from drtk.mining.report import summarize_audit
 from drtk.mining.sources import MiningSources, QueryStream
-from drtk.records import Passage, Query, parse_document_id
+from drtk.records import Query, parse_document_id
 from drtk.runtime.inputs import InputTracker
+from tests.tiny_models import open_corpus
 
 IDS = [f"d{document}#{chunk}" for document in range(10) for chunk in range(3)]
-CORPUS = CorpusIds(Passage(id, "") for id in IDS)
+open_once = cache(open_corpus)
 
 
 class ChunkNumberFilter(ContentFilter):
@@ -82,7 +83,7 @@ def mine_pools(queries, policy, options, limit, by_source, promote, *, batch_siz
             }
             for id, some in grades.items()
         }
-    stream = QueryStream(MiningSources([]), InputTracker(), {}, CORPUS, grades, by_source=by_source)
+    stream = QueryStream(MiningSources([]), InputTracker(), {}, open_once(*IDS), grades, by_source=by_source)
     miner = Miner(stream, policy, 7, score_filters=build_score_filters(MineSettings(**options), None))
     if promote:
         miner.answers = ChunkNumberFilter(limit)

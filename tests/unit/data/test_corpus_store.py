@@ -10,6 +10,7 @@ from drtk.data.corpus_store import CorpusStore
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage
 from drtk.runtime.integrity import hash_id
+from tests.tiny_models import open_corpus
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +84,7 @@ def test_an_empty_corpus_is_valid_and_stdin_is_rejected(tmp_path):
     store = CorpusStore.open(empty)
     assert len(store) == 0
     assert store.get("a") is None
+    assert (store.find_missing(["a"]), list(store.iter_document("a"))) == (["a"], [])
     with pytest.raises(MismatchError):
         store.get_many(["a"])
     with pytest.raises(DrtkError, match="<stdin>: the corpus must be a file"):
@@ -97,6 +99,17 @@ def test_ids_with_equal_hashes_are_distinguished(tmp_path, monkeypatch):
     store = CorpusStore.open(path)
     assert [passage.id for passage in store.get_many(["d4", "d0", "d2"])] == ["d4", "d0", "d2"]
     assert store.get("d9") is None
+
+
+def test_documents_are_those_of_the_ids_or_of_the_metadata():
+    store = open_corpus("a#0", "a#1", "b#0", "é", Passage("x#0", "text", metadata={"source_id": "c d"}))
+    assert [store.get_document_id(id) for id in ("a#1", "é", "x#0", "unknown#7")] == ["a", "é", "c d", "unknown"]
+    passages = {id: sorted(store.iter_document(id)) for id in ("a", "b", "c d", "x", "é", "a#1")}
+    assert passages == {"a": ["a#0", "a#1"], "b": ["b#0"], "c d": ["x#0"], "x": [], "é": ["é"], "a#1": []}
+    assert [store.has_document(id) for id in passages] == [bool(ids) for ids in passages.values()]
+    assert sorted(map(store.get_id, range(len(store)))) == ["a#0", "a#1", "b#0", "x#0", "é"]
+    assert store.find_missing(["zz", "a#1", "a"]) == ["zz", "a"]
+    assert [open_corpus(*ids).get_document_id("a#1") for ids in ((), ("a#0",))] == ["a", "a"]
 
 
 def test_locate_returns_the_line_or_only_the_file_of_a_converted_corpus(tmp_path):

@@ -14,17 +14,16 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.data.corpus_ids import CorpusIds
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.mining.candidates import Hits, MiningQuery
 from drtk.mining.mine import RANDOM, Miner
 from drtk.mining.policies import MSMARCO, TEVATRON, Policy
 from drtk.mining.sources import MiningSources, QueryStream
-from drtk.records import Example, Passage
+from drtk.records import Example
 from drtk.runtime.inputs import InputTracker
 from tests.embedding_folders import write_embeddings
 from tests.run_commands import run_command, write_text
-from tests.tiny_models import make_collection, save_tiny_cross_encoder, write_collection
+from tests.tiny_models import make_collection, open_corpus, save_tiny_cross_encoder, write_collection
 
 
 def rows_of(text: str) -> dict[str, dict[str, Any]]:
@@ -51,8 +50,8 @@ def mine(
     seed: int = 1,
 ) -> tuple[Example | None, Miner]:
     """Return the example of a query with these hits and judgments, and the miner."""
-    ids = None if corpus is None else CorpusIds(Passage(id, "text") for id in corpus)
-    queries = QueryStream(MiningSources([]), InputTracker(), {}, ids, {query: grades}, by_source=by_source)
+    store = None if corpus is None else open_corpus(*corpus)
+    queries = QueryStream(MiningSources([]), InputTracker(), {}, store, {query: grades}, by_source=by_source)
     miner = Miner(queries, replace(policy, depth=depth), seed)
     by_name = hits if isinstance(hits, dict) else {"run": hits}
     (pool,) = miner.mine([MiningQuery(query, {name: Hits(found) for name, found in by_name.items()})])

@@ -51,7 +51,9 @@ def test_random_ids_of_a_small_part_of_the_corpus(number):
     ids = [*(f"book#{at}" for at in range(6000)), *(f"other#{at}" for at in range(20))]
     free = {*ids[6000:]} - {"other#1"}
     runs = [
-        sample_random_ids(ids, number, Random(seed), excluded={"other#1"}, is_allowed=lambda one: one[0] == "o")
+        sample_random_ids(
+            len(ids), ids.__getitem__, number, Random(seed), excluded={"other#1"}, is_allowed=lambda one: one[0] == "o"
+        )
         for seed in range(40)
     ]
     assert all(set(sampled) <= free and len(set(sampled)) == len(sampled) == min(number, 19) for sampled in runs)
