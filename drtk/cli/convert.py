@@ -22,7 +22,6 @@ from drtk.runtime.folder_job import FolderJob
     writes_embeddings=lambda settings, output: (
         settings.get("kind") == "embeddings" and not output.endswith(VECTOR_FILE_SUFFIXES)
     ),
-    writes=("corpus_out", "queries_out"),
 )
 def convert(
     sources: Annotated[

@@ -66,7 +66,8 @@ def train_retriever(
     settings.check()
     if corpus is None or queries is None:
         option = "corpus" if corpus is None else "queries"
-        advice = f"for examples with texts, drtk convert --as examples --{option}-out FILE writes it"
+        kind = "passages" if corpus is None else "queries"
+        advice = f"for examples with texts, drtk convert --as {kind} writes it"
         raise UsageError(f"--{option} FILE is required, or --data DIR; {advice}")
     from drtk.data.beir import choose_dev_split
     from drtk.data.checks import check_examples, check_first_record, check_same_corpus, warn_if_swapped

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from drtk.config import HARDWARE, INPUT, NoEffect, option
 
@@ -11,11 +11,6 @@ Kind = Literal["passages", "queries", "qrels", "run", "examples", "embeddings"]
 VECTOR_FILE_SUFFIXES = (".npy", ".safetensors", ".parquet")
 _NO_EXAMPLES = (NoEffect("requires --as examples", {"kind": ("passages", "queries", "qrels", "run", "embeddings")}),)
 _NO_VECTORS = (NoEffect("requires --as embeddings", {"kind": ("passages", "queries", "qrels", "run", "examples")}),)
-
-
-def _declare_text_file(help: str) -> Any:
-    """Declare an option for a file with texts of training examples."""
-    return option(None, help, no_effect=_NO_EXAMPLES, metavar="FILE", panel=INPUT)
 
 
 @dataclass(frozen=True)
@@ -35,10 +30,20 @@ class ConversionSettings:
         metavar="FILE",
         panel=INPUT,
     )
-    corpus: str | None = _declare_text_file("Corpus; required by output formats that contain passage texts.")
-    queries: str | None = _declare_text_file("Queries; required by output formats that contain query texts.")
-    corpus_out: str | None = _declare_text_file("Also write the passages of the examples (input with texts).")
-    queries_out: str | None = _declare_text_file("Also write the queries of the examples (input with texts).")
+    corpus: str | None = option(
+        None,
+        "Corpus; required by output formats that contain passage texts.",
+        no_effect=_NO_EXAMPLES,
+        metavar="FILE",
+        panel=INPUT,
+    )
+    queries: str | None = option(
+        None,
+        "Queries; required by output formats that contain query texts.",
+        no_effect=_NO_EXAMPLES,
+        metavar="FILE",
+        panel=INPUT,
+    )
 
 
 @dataclass(frozen=True)

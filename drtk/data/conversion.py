@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -12,14 +12,13 @@ from drtk.config import check_effects
 from drtk.data import readers
 from drtk.data.config import VECTOR_FILE_SUFFIXES, ConversionSettings
 from drtk.data.examples import ParsedExample
-from drtk.data.readers import iter_valid, read_example_passages, read_example_queries, read_passages, read_queries
-from drtk.data.rows import dump
+from drtk.data.readers import iter_valid, read_passages, read_queries
 from drtk.data.writers import FORMATS, Format
 from drtk.errors import MismatchError, UsageError
 from drtk.records import Query
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import find_inputs, is_current
+from drtk.runtime.manifest import find_inputs
 from drtk.runtime.progress import log
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ _OPENING, _CLOSING = "opening", "closing"
 
 
 def convert_records(sources: Sequence[str], settings: ConversionSettings, job: FilterJob) -> None:
-    """Convert the records of the sources to another format; write the texts of examples to `corpus_out` and `queries_out`.
+    """Convert the records of the sources to another format.
 
     Raises UsageError for contradictory settings, MismatchError for an id that `corpus` or `queries` lacks.
     """
@@ -44,17 +43,8 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     if job.side_files and kind != "passages":
         raise UsageError("`with` requires `as` passages")
     job.kind = "corpus" if kind == "passages" else kind
-    source = sources[0]
-    if len(sources) > 1 and (kind != "examples" or settings.corpus_out or settings.queries_out):
-        raise UsageError(
-            "several inputs require `as` examples, without `corpus_out` and `queries_out`; convert them one by one"
-        )
-    text_jobs = _create_text_jobs(settings, job)
-    if text_jobs:
-        job.tracker.copy_streams(source, *job.side_files)
-    for text_job, read in text_jobs:
-        text_job.tracker.copies = job.tracker.copies
-        text_job.run(read(source, tracker=text_job.tracker), lambda batch: map(dump, batch), unit=text_job.kind)
+    if len(sources) > 1 and kind != "examples":
+        raise UsageError("several inputs require `as` examples; convert them one by one")
     form: Format[Any] = FORMATS[kind].load(name)
     add_texts = None
     if kind == "examples":
@@ -62,11 +52,8 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
         job.batch_size = BATCH_SIZE  # an example may have a hundred texts
     stream = chain.from_iterable(iter_records(name, kind, job.tracker, job.side_files) for name in sources)
     _write_records(stream, form, job, add_texts)
-    has_texts = settings.corpus_out and settings.queries_out
-    if kind == "examples" and not form.needs and not has_texts and job.counts.get(_GENERATED_IDS):
-        log(
-            "ids were generated from texts that are not in the output; use `corpus_out` and `queries_out` to write the texts"
-        )
+    if kind == "examples" and not form.needs and job.counts.get(_GENERATED_IDS):
+        log("ids were generated from texts that are not in the output; `as` passages and `as` queries write the texts")
 
 
 def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequence[str]) -> Iterator[Any]:
@@ -81,28 +68,6 @@ def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequ
         return read_queries(source, tracker=tracker)
     read = {"qrels": readers.iter_judgments, "run": readers.iter_hits, "examples": readers.iter_examples}[kind]
     return iter_valid(read(source, tracker), source, tracker)  # type: ignore[operator]
-
-
-def _create_text_jobs(
-    settings: ConversionSettings, job: FilterJob
-) -> list[tuple[FilterJob, Callable[..., Iterator[Any]]]]:
-    """Return a job for each of `corpus_out` and `queries_out` that is not complete, with the function that reads its texts."""
-    jobs: list[tuple[FilterJob, Callable[..., Iterator[Any]]]] = []
-    for output, kind, read in (
-        (settings.corpus_out, "corpus", read_example_passages),
-        (settings.queries_out, "queries", read_example_queries),
-    ):
-        if output is None:
-            continue
-        recorded = {"sources": job.settings["sources"], "texts": kind, "skip_bad": job.settings["skip_bad"]}
-        text_job = FilterJob("convert", kind, output, recorded, resume=job.resume, force=job.force)
-        text_job.tracker.skip_bad = job.tracker.skip_bad
-        text_job.recover()
-        if job.resume and is_current(output, recorded, program="convert"):
-            continue
-        text_job.check()
-        jobs.append((text_job, read))
-    return jobs
 
 
 class _TextAdder:

@@ -107,8 +107,8 @@ def read_examples(source: str, *, tracker: InputTracker | None = None) -> Iterat
     for parsed in iter_valid(iter_examples(source, tracker), source, tracker):
         if parsed.has_new_ids:
             raise DrtkError(
-                f"{get_source_name(source)}: has texts without ids; convert it first, with `as` examples, `corpus_out` and `queries_out` "
-                "of drtk convert"
+                f"{get_source_name(source)}: has texts without ids; convert it with drtk convert, "
+                "`as` examples, passages and queries"
             )
         yield parsed.example
 
@@ -278,18 +278,6 @@ def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[P
         if (is_header or len(columns) in (2, 3)) and not is_known:
             return reject_lines(tracker.iter_lines(source), problem)
     return parse_rows(iter_json_rows(source, tracker), parse_example_row)
-
-
-def read_example_passages(source: str, *, tracker: InputTracker) -> Iterator[Passage]:
-    """Yield each passage of a file of training examples once. Examples with ids but without texts are invalid."""
-    passages = _iter_distinct(_iter_example_passages(_iter_parsed_examples(source, tracker)))
-    return iter_valid(passages, source, tracker)
-
-
-def read_example_queries(source: str, *, tracker: InputTracker) -> Iterator[Query]:
-    """Yield each query of a file of training examples once. Examples without the text of the query are invalid."""
-    queries = _iter_distinct(_iter_example_queries(_iter_parsed_examples(source, tracker)))
-    return iter_valid(queries, source, tracker)
 
 
 def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:

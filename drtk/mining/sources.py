@@ -404,8 +404,8 @@ class QueryStream:
                 return None
             if parsed.has_new_ids:
                 raise DrtkError(
-                    f"{get_source_name(source)}: contains texts, not ids; run `drtk convert` with `corpus_out` and `queries_out` "
-                    "to write a corpus, queries and examples of ids"
+                    f"{get_source_name(source)}: contains texts, not ids; convert it with drtk convert, "
+                    "`as` examples, passages and queries"
                 )
             query = _convert_example(name, parsed)
             ids = dict.fromkeys((*query.positives, *(id for hits in query.hits.values() for id in hits.ids)))

@@ -12,7 +12,8 @@ if [ "$scale" = full ]; then
   [ "$set" = nq ] || recipe=dpr.$set
   shared=roberta-base generator=distilroberta-base encode_options="--vector-dtype float16"
   mkdir -p "$work"
-  drtk convert "$(find_download "biencoder-$set-train.json")" --as examples --queries-out "$train_queries" -o "$examples" $again
+  drtk convert "$(find_download "biencoder-$set-train.json")" --as queries -o "$train_queries" $again
+  drtk convert "$(find_download "biencoder-$set-train.json")" --as examples -o "$examples" $again
 else
   mine_bm25
 fi

@@ -40,8 +40,8 @@ def lines(path: Path, rows: list[Any]) -> str:
 def data(tmp_path: Path) -> Path:
     """Return a folder with examples that contain ids, their corpus and their queries."""
     source = lines(tmp_path / "flag.jsonl", TEXTED)
-    files = {"-o": "train.jsonl", "--corpus-out": "corpus.jsonl", "--queries-out": "queries.jsonl"}
-    run(source, "--as", "examples", *(part for flag, name in files.items() for part in (flag, str(tmp_path / name))))
+    for kind, name in (("examples", "train"), ("passages", "corpus"), ("queries", "queries")):
+        run(source, "--as", kind, "-o", str(tmp_path / f"{name}.jsonl"))
     return tmp_path
 
 
@@ -94,8 +94,6 @@ def test_missing_texts_are_an_error(data: Path) -> None:
         ([], "`as` is required"),
         (["--as", "passages", "--to", "trec"], "unknown format of passages 'trec'; choose from beir"),
         (["--as", "passages", "--corpus", "x"], "--corpus requires --as examples"),
-        (["--as", "queries", "--corpus-out", "x"], "--corpus-out requires --as examples"),
-        (["--as", "examples", "--corpus-out", "x", "--queries-out", "x"], "give different files"),
     ],
 )
 def test_contradictory_settings_are_rejected(arguments: list[str], problem: str) -> None:
@@ -209,6 +207,5 @@ def test_several_files_of_examples_become_one(tmp_path: Path) -> None:
         run(first, second, "--as", "examples")
     with pytest.raises(UsageError, match=r"c\.parquet: is a file of vectors; give `as` embeddings"):
         run(first, "--as", "examples", "-o", tmp_path / "c.parquet")
-    for options in ("--as passages", "--as examples --corpus-out c"):
-        with pytest.raises(UsageError, match="several inputs require `as` examples"):
-            run(first, second, *options.split())
+    with pytest.raises(UsageError, match="several inputs require `as` examples"):
+        run(first, second, "--as", "passages")
