@@ -40,9 +40,9 @@ def compare(
     """
     if qrels is not None and answers is not None:
         raise UsageError("--qrels and --answers cannot be combined; give one")
-    from drtk.data.checks import warn_if_swapped
+    from drtk.data.checks import warn_of_other_kind
     from drtk.evaluation.compare_report import compare_files
 
-    warn_if_swapped(corpus, queries)
+    warn_of_other_kind(passages=corpus, queries=queries)
     lines = compare_files(runs, settings, job.tracker, qrels=qrels, answers=answers, corpus=corpus, queries=queries)
     job.run_report(lines, num_inputs=len(runs))

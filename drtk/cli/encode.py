@@ -48,7 +48,7 @@ def encode(
     if not is_endpoint(model):
         resolve_model_folder(model)
     check_first_record(source, read_queries if role == "query" else read_passages, job.tracker)
-    warn_of_other_kind(source, role)
+    warn_of_other_kind(**{"passages" if role == "passage" else "queries": source})
     from drtk.retrieval.encode import encode_corpus
 
     encode_corpus(source, model, settings, job, role=role, part=part, device=device, runner_settings=runner_settings)

@@ -57,10 +57,10 @@ def mine_negatives(
     drtk mine-negatives bm25.run --data squad -o examples.jsonl
     drtk mine-negatives dense --queries queries.jsonl --qrels train.tsv --policy tevatron --margin 0.05 -o examples.jsonl
     """
-    from drtk.data.checks import warn_if_swapped
+    from drtk.data.checks import warn_of_other_kind
     from drtk.mining.mine import mine_negatives
 
-    warn_if_swapped(corpus, queries)
+    warn_of_other_kind(passages=corpus, queries=queries)
     inputs = MiningInputs(
         tuple(candidates or ["-"]), qrels, corpus, queries, query_vectors, vectors, model, skip_corpus_check
     )

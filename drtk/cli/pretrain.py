@@ -109,7 +109,7 @@ def pretrain(
     split = choose_dev_split(dev) if dev is not None else ""
     for source in passages:
         check_first_record(source, read_passages, job.tracker)
-        warn_of_other_kind(source, "passage")
+        warn_of_other_kind(passages=source)
     from drtk.models.device import AttentionBackend
     from drtk.pretraining.assembly import (
         build_network,

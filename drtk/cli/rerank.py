@@ -55,11 +55,11 @@ def rerank(
     drtk rerank bm25.run --model crossencoder --corpus corpus.jsonl --queries queries.jsonl -o reranked.run
     drtk rerank bm25.run --model crossencoder --depth 100 --corpus corpus.jsonl --queries queries.jsonl --save-vectors vectors
     """
-    from drtk.data.checks import check_run, check_same_corpus, warn_if_swapped
+    from drtk.data.checks import check_run, check_same_corpus, warn_of_other_kind
     from drtk.models.model_folder import is_list_reranker, resolve_model_folder
 
     check_run(source)
-    warn_if_swapped(corpus, queries)
+    warn_of_other_kind(passages=corpus, queries=queries)
     if corpus is not None:
         check_same_corpus(source, corpus, skip=skip_corpus_check)
     folder = resolve_model_folder(model)

@@ -45,8 +45,8 @@ def score(
         check_examples,
         check_same_corpus,
         describe_missing_texts,
-        warn_if_swapped,
         warn_if_texts_missing,
+        warn_of_other_kind,
     )
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_examples, read_queries
@@ -61,7 +61,7 @@ def score(
     if sample is not None and is_stream(source):
         raise UsageError("--sample requires a file, because the examples are counted first; save the input to a file")
     check_examples(source)
-    warn_if_swapped(corpus, queries)
+    warn_of_other_kind(passages=corpus, queries=queries)
     check_same_corpus(source, corpus, skip=skip_corpus_check)
     title = resolve_title_format(model, settings.title, strict=True)
     job.lookups = (corpus, str(resolve_model_folder(model)))

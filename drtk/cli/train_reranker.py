@@ -82,7 +82,7 @@ def train_reranker(
     if hlatr and skip_corpus_check:
         raise UsageError("`skip_corpus_check` cannot be combined with `kind=hlatr`; omit it")
     settings.check()
-    from drtk.data.checks import check_examples, check_first_record, check_run, check_same_corpus, warn_if_swapped
+    from drtk.data.checks import check_examples, check_first_record, check_run, check_same_corpus, warn_of_other_kind
     from drtk.data.readers import read_examples, read_passages, read_queries
     from drtk.training.preflight import check_training_inputs
 
@@ -92,7 +92,7 @@ def train_reranker(
         check_run(examples)
     else:
         check_examples(examples)
-        warn_if_swapped(str(corpus), str(queries))
+        warn_of_other_kind(passages=corpus, queries=queries)
     if model is not None:
         from drtk.models.model_folder import resolve_model_folder
 

@@ -70,14 +70,14 @@ def train_retriever(
         advice = f"for examples with texts, drtk convert --as {kind} writes it"
         raise UsageError(f"--{option} FILE is required, or --data DIR; {advice}")
     from drtk.data.beir import choose_dev_split
-    from drtk.data.checks import check_examples, check_first_record, check_same_corpus, warn_if_swapped
+    from drtk.data.checks import check_examples, check_first_record, check_same_corpus, warn_of_other_kind
     from drtk.data.readers import read_examples, read_passages, read_queries
     from drtk.models.model_folder import resolve_model_folder
     from drtk.training.preflight import check_training_inputs
 
     check_training_inputs(settings.trainer, device, examples, queries, local_files=[corpus])
     check_examples(examples)
-    warn_if_swapped(corpus, queries)
+    warn_of_other_kind(passages=corpus, queries=queries)
     resolve_model_folder(model)
     if settings.aux != "none":
         resolve_model_folder(settings.aux_generator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drtk.data import sniff
 from drtk.data.runs import is_named
@@ -135,19 +135,14 @@ def check_run(source: str) -> None:
         raise MismatchError(f"{source}: looks like {kind}; expected a TREC run, such as from `drtk search`")
 
 
-def warn_if_swapped(corpus: str | None, queries: str | None) -> None:
-    """Log a warning if `queries` looks like passages and `corpus` like queries."""
-    if corpus is None or queries is None:
-        return
-    if _sniff_file(queries) == sniff.PASSAGES and _sniff_file(corpus) in (sniff.QUERIES, sniff.EITHER):
-        warn(f"{queries} looks like passages and {corpus} like queries; are `queries` and `corpus` swapped?")
-
-
-def warn_of_other_kind(source: str, role: Literal["passage", "query"]) -> None:
-    """Log a warning if a file of passages looks like queries, or the reverse. role: what the file should contain"""
-    if _sniff_file(source) == (sniff.QUERIES if role == "passage" else sniff.PASSAGES):
-        looks, expected = ("queries", "passages") if role == "passage" else ("passages", "queries")
-        warn(f"{source}: looks like {looks}; expected {expected}")
+def warn_of_other_kind(*, passages: str | None = None, queries: str | None = None) -> None:
+    """Log a warning if the file `passages` looks like queries, or the file `queries` like passages."""
+    for source, expected, other in (
+        (passages, sniff.PASSAGES, sniff.QUERIES),
+        (queries, sniff.QUERIES, sniff.PASSAGES),
+    ):
+        if source is not None and _sniff_file(source) == other:
+            warn(f"{source}: looks like {other}; expected {expected}")
 
 
 def check_first_record(source: str, read: Callable[[str], Iterator[Any]], tracker: InputTracker) -> None:

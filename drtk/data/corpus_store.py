@@ -33,7 +33,6 @@ from drtk.runtime.integrity import (
 from drtk.runtime.progress import log, track
 from drtk.runtime.streams import get_max_line_bytes, get_source_name, is_stream, iter_raw_lines
 
-_BLOCK = 1 << 20
 INDEX_VERSION = 2  # of the index files, part of the folder name
 
 
@@ -43,19 +42,17 @@ class CorpusStore:
     has_other_documents: whether the document id of a passage is not the one in its passage id
     """
 
-    def __init__(
-        self, text: Path, folder: Path, *, source: Path | None = None, has_other_documents: bool = False
-    ) -> None:
+    def __init__(self, path: Path, folder: Path, *, has_other_documents: bool = False) -> None:
         self._hashes = read_array(folder / "hashes.npy", mmap="r")  # (passages,), ascending
         self._offsets = read_array(folder / "offsets.npy", mmap="r")  # (passages,), in bytes
         self._lengths = read_array(folder / "lengths.npy", mmap="r")  # (passages,), in bytes
         self._document_hashes = read_array(folder / "documents.npy", mmap="r")  # (passages,), ascending
         self._document_rows = read_array(folder / "document_rows.npy", mmap="r")  # (passages,), positions in the others
         self._has_other_documents = has_other_documents
-        self.path = text
-        self._source = source or text
+        self.path = path
+        jsonl_path = folder / "corpus.jsonl"
         # pread, not a memory map, whose pages would count as memory of this process.
-        self._file = os.open(text, os.O_RDONLY)
+        self._file = os.open(jsonl_path if jsonl_path.exists() else path, os.O_RDONLY)
 
     @classmethod
     def open(cls, source: str | Path) -> CorpusStore:
@@ -72,14 +69,8 @@ class CorpusStore:
             raise DrtkError(f"{path}: No such file or directory")
         folder = get_cache_folder() / "corpora" / f"{compute_content_digest(path)}-{INDEX_VERSION}"
         ensure_cache_folder(folder, lambda making: _build_index(path, making), task=f"indexing the ids of {path}")
-        jsonl_path = folder / "corpus.jsonl"
         manifest = read_object(folder / CACHE_MANIFEST, has_other_documents=bool)
-        return cls(
-            jsonl_path if jsonl_path.exists() else path,
-            folder,
-            source=path,
-            has_other_documents=manifest["has_other_documents"],
-        )
+        return cls(path, folder, has_other_documents=manifest["has_other_documents"])
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -116,18 +107,6 @@ class CorpusStore:
                 passage = self._read(position)
                 passages[index] = passage if passage.id == ids[index] else self.get(ids[index])
         return [passage if passage is not None else self[id] for id, passage in zip(ids, passages, strict=True)]
-
-    def format_location(self, id: str) -> str:
-        """Return `file:line` of a passage for messages; only the file if the id is unknown or the corpus was copied."""
-        if self._source != self.path:
-            return str(self._source)
-        for position in np.flatnonzero(self._hashes == np.uint64(hash_id(id))):
-            if self._read(position).id == id:
-                offset = int(self._offsets[position])
-                blocks = range(0, offset, _BLOCK)
-                line = 1 + sum(os.pread(self._file, min(_BLOCK, offset - at), at).count(b"\n") for at in blocks)
-                return f"{self.path}:{line}"
-        return str(self.path)
 
     def find_missing(self, ids: Sequence[str]) -> list[str]:
         """Return the ids that the corpus lacks. Only hashes are compared, so no texts are read."""
@@ -247,8 +226,7 @@ def _check_duplicates(path: Path, folder: Path) -> None:
     repeated = np.flatnonzero(hashes[1:] == hashes[:-1])
     if not len(repeated):
         return
-    jsonl_path = folder / "corpus.jsonl"
-    store = CorpusStore(jsonl_path if jsonl_path.exists() else path, folder)
+    store = CorpusStore(path, folder)
     for position in repeated:
         id = store._read(position).id
         if store._read(position + 1).id == id:

@@ -27,8 +27,6 @@ from drtk.runtime.manifest import find_damage, read_manifest
 from drtk.runtime.progress import log
 from drtk.runtime.streams import STANDARD, digest_bytes, get_source_name, is_stream
 
-MAX_KNOWN_IDS = 1_000_000  # ids in memory that are known to be in the corpus
-
 
 def validate_file(source: str, settings: ValidationSettings) -> Findings:
     """Check a file of records and return the findings.
@@ -126,7 +124,6 @@ class ReferenceFiles:
         self.queries: dict[str, str] | None = None
         self.qrels: Judgments | None = None
         self.corpus: CorpusStore | None = None
-        self._known: set[str] = set()
         if settings.queries is not None:
             self.queries = {query.id: query.text for query in read_queries(settings.queries)}
         if settings.qrels is not None:
@@ -143,17 +140,11 @@ class ReferenceFiles:
         """Add a finding for each passage that is not in the corpus."""
         if self.corpus is None:
             return
-        unchecked = [id for id in dict.fromkeys(ids) if id not in self._known]
-        missing = set(self.corpus.find_missing(unchecked))
-        for id in unchecked:
-            if id in missing:
-                document = parse_document_id(id)
-                is_chunk = document != id and not any(self.corpus.find_missing([document]))
-                hint = f", but its document '{document}' is; give the corpus of passages" if is_chunk else ""
-                findings.add("unknown-passage", line, f"document '{id}' is not in the corpus{hint}")
-        if len(self._known) > MAX_KNOWN_IDS:
-            self._known.clear()
-        self._known.update(id for id in unchecked if id not in missing)
+        for id in self.corpus.find_missing(list(dict.fromkeys(ids))):
+            document = parse_document_id(id)
+            is_chunk = document != id and not self.corpus.find_missing([document])
+            hint = f", but its document '{document}' is; give the corpus of passages" if is_chunk else ""
+            findings.add("unknown-passage", line, f"document '{id}' is not in the corpus{hint}")
 
 
 def _check_passages(source: str, tracker: FindingsTracker, findings: Findings, _: ReferenceFiles) -> None:

@@ -102,7 +102,7 @@ def _index_passages(
         raise UsageError(
             f"{sources[0]}: contains vectors, but an index of type {kind} is built from passages; give the corpus"
         )
-    warn_of_other_kind(sources[0], "passage")
+    warn_of_other_kind(passages=sources[0])
     text = IndexedText(settings, kind, sources[0], job.tracker)
     passages = text(read_passages(sources[0], tracker=job.tracker, side_files=job.side_files))
     first = next(passages, None)  # before `job.begin`, so that an unreadable source does not replace an existing index

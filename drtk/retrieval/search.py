@@ -441,7 +441,7 @@ def search_indexes(
             queries = searcher = StoredQuerySearcher(indexes, source)
             job.tracker.inputs.append(describe_folder(source))
         else:
-            warn_of_other_kind(source, "query")
+            warn_of_other_kind(queries=source)
             encoder = make_query_encoder(indexes, settings, model)
             queries, searcher = read_queries(source, tracker=job.tracker), TextQuerySearcher(indexes, encoder)
             job.lookups = (encoder.model_name,) if encoder is not None and encoder.model_name else ()

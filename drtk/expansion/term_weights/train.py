@@ -137,14 +137,14 @@ def _convert_to_tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
 
 
 def check_added_texts(ids: Sequence[str], corpus: CorpusStore, fields: Sequence[str]) -> None:
-    """Raise RecordError (file:line) for the first passage with an invalid expansion field."""
+    """Raise RecordError for the first passage with an invalid expansion field."""
     for start in range(0, len(ids) if fields else 0, _BATCH):
         for passage in corpus.get_many(ids[start : start + _BATCH]):
             try:
                 for name in fields:
                     get_added_texts(passage, name)
             except ValueError as error:
-                raise RecordError(corpus.format_location(passage.id), f"passage '{passage.id}': {error}") from error
+                raise RecordError(f"{corpus.path}: passage '{passage.id}'", str(error)) from error
 
 
 def plan_training(

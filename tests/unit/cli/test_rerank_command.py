@@ -200,7 +200,7 @@ def test_a_hint_at_swapped_queries_and_corpus(cwd, capfd):
     for call in (["score", "examples.jsonl"], ["rerank", "run"], ["rerank", "known.run"]):
         with pytest.raises(DrtkError):
             run(*call, "--corpus", "bare.jsonl", "--queries", "corpus.jsonl", *TEXTS[4:], "-o", "x")
-        assert "are --queries and --corpus swapped?" in capfd.readouterr().err
+        assert "corpus.jsonl: looks like passages; expected queries" in capfd.readouterr().err
 
 
 def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(cwd):

@@ -95,31 +95,29 @@ def test_compressed_files_are_checked_and_pipes_are_not_read(tmp_path: Path) -> 
 
 def test_swapped_corpus_and_queries(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     passages, queries = (str(write_text(tmp_path / name, FILES[name])) for name in ("passages", "queries"))
-    checks.warn_if_swapped(passages, queries)
-    checks.warn_if_swapped(queries, queries)  # passages may lack titles
-    checks.warn_if_swapped(None, passages)
+    checks.warn_of_other_kind(passages=passages, queries=queries)
+    checks.warn_of_other_kind(passages=queries, queries=queries)  # passages may lack titles
     assert caplog.messages == []
-    checks.warn_if_swapped(queries, passages)
     write_text(tmp_path / "run", "q1 Q0 d1 1 1 t\n")
     for command in ("compare", "mine-negatives"):
         call = [command, str(tmp_path / "run"), "--qrels", "none", "--corpus", queries, "--queries", passages]
         with pytest.raises(DrtkError):
             app(call, standalone_mode=False)
-    assert [
-        line.endswith("are `queries` and `corpus` swapped?") for line in caplog.messages if "index" not in line
-    ] == [True] * 3
+    assert [line for line in caplog.messages if "index" not in line] == [
+        f"{passages}: looks like passages; expected queries"
+    ] * 2
 
 
 def test_queries_given_as_passages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     passages = str(write_text(tmp_path / "passages", FILES["passages"]))
     queries = str(write_text(tmp_path / "queries", '{"_id": "q1", "text": "which?", "answers": ["one"]}\n'))
     faq = str(write_text(tmp_path / "faq", '{"_id": "d1", "question": "which?", "title": "one", "text": "two"}\n'))
-    checks.warn_of_other_kind(passages, "passage")
-    checks.warn_of_other_kind(queries, "query")
-    checks.warn_of_other_kind(faq, "passage")
+    checks.warn_of_other_kind(passages=passages)
+    checks.warn_of_other_kind(queries=queries)
+    checks.warn_of_other_kind(passages=faq)
     assert caplog.messages == []
-    checks.warn_of_other_kind(queries, "passage")
-    checks.warn_of_other_kind(passages, "query")
+    checks.warn_of_other_kind(passages=queries)
+    checks.warn_of_other_kind(queries=passages)
     assert caplog.messages == [
         f"{queries}: looks like queries; expected passages",
         f"{passages}: looks like passages; expected queries",

@@ -110,12 +110,3 @@ def test_documents_are_those_of_the_ids_or_of_the_metadata():
     assert sorted(map(store.get_id, range(len(store)))) == ["a#0", "a#1", "b#0", "x#0", "é"]
     assert store.find_missing(["zz", "a#1", "a"]) == ["zz", "a"]
     assert [open_corpus(*ids).get_document_id("a#1") for ids in ((), ("a#0",))] == ["a", "a"]
-
-
-def test_locate_returns_the_line_or_only_the_file_of_a_converted_corpus(tmp_path):
-    lines = b'{"_id": "a", "text": "t"}\n\n{"_id": "b", "text": "t"}\n'
-    (tmp_path / "c.jsonl").write_bytes(lines)
-    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines))
-    assert CorpusStore.open(tmp_path / "c.jsonl").format_location("a") == f"{tmp_path}/c.jsonl:1"
-    assert CorpusStore.open(tmp_path / "c.jsonl").format_location("b") == f"{tmp_path}/c.jsonl:3"
-    assert CorpusStore.open(tmp_path / "c.jsonl.gz").format_location("b") == f"{tmp_path}/c.jsonl.gz"
