@@ -9,18 +9,16 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import orjson
 import typer
 
 from drtk import __version__
 from drtk.cli.decorators import plain_command
-from drtk.cli.options import make_option
 from drtk.errors import DrtkError, MissingDependency, format_pip_command
 from drtk.runtime.sharding import count_cores
 
@@ -44,25 +42,6 @@ class CheckResult:
     state: str
     found: str
     fix: str = ""
-
-
-def is_healthy(findings: list[CheckResult]) -> bool:
-    """Return whether everything that drtk requires is installed."""
-    return all(finding.state != "missing" for finding in findings)
-
-
-def format_report(findings: list[CheckResult], *, json: bool) -> str:
-    """Return the report as aligned text or as JSON lines."""
-    if json:
-        return "".join(orjson.dumps(asdict(finding), option=orjson.OPT_APPEND_NEWLINE).decode() for finding in findings)
-    width = max(len(finding.what) for finding in findings)
-    lines = []
-    for finding in findings:
-        mark = {"ok": "ok     ", "missing": "MISSING", "absent": "absent "}[finding.state]
-        lines.append(f"{mark}  {finding.what:<{width}}  {finding.found}")
-        if finding.fix:
-            lines.append(f"{'':<{width + 11}}-> {finding.fix}")
-    return "\n".join(lines) + "\n"
 
 
 def _check_python() -> Iterator[CheckResult]:
@@ -254,7 +233,7 @@ _CHECKS = (
 
 
 @plain_command
-def doctor(json: Annotated[bool, make_option("--json", "Print the report as JSON lines.")] = False) -> None:
+def doctor() -> None:
     """Check this installation: libraries, GPU, Java, Lucene, model hub.
 
     Prints each component found or missing, the consequence, and the command that installs it. The exit status is 1 if
@@ -262,10 +241,14 @@ def doctor(json: Annotated[bool, make_option("--json", "Print the report as JSON
 
     Examples:
     drtk doctor
-    drtk doctor --json
+    drtk doctor > report.txt
     """
-
     findings = [finding for check in _CHECKS for finding in check()]
-    sys.stdout.write(format_report(findings, json=json))
-    if not is_healthy(findings):
+    width = max(len(finding.what) for finding in findings)
+    for finding in findings:
+        mark = finding.state.upper() if finding.state == "missing" else finding.state
+        print(f"{mark:<7}  {finding.what:<{width}}  {finding.found}")
+        if finding.fix:
+            print(f"{'':<{width + 11}}-> {finding.fix}")
+    if any(finding.state == "missing" for finding in findings):
         raise typer.Exit(1)

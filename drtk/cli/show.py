@@ -114,14 +114,6 @@ def find_manifest(path: str) -> Manifest | None:
     return read_json(beside) if beside.exists() else None
 
 
-def format_manifest(path: str) -> str:
-    """Return the manifest as indented JSON. Raises DrtkError if there is none."""
-    manifest = find_manifest(path)
-    if manifest is None:
-        raise DrtkError(f"{path}: has no manifest, {get_manifest_path(path).name}; omit --json")
-    return orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
-
-
 def describe_path(path: str, *, count: int) -> str:
     """Return the manifest of a file or folder, and the first `count` records of a file, as text."""
     manifest = find_manifest(path)
@@ -182,7 +174,7 @@ def _iter_value_lines(name: str, value: Any) -> Iterator[str]:
 
 
 def _is_nested(values: list[Any]) -> bool:
-    """Return whether a list contains lists or objects, such as the shards of embeddings; --json shows them."""
+    """Return whether a list contains lists or objects, such as the shards of embeddings."""
     return any(isinstance(value, (list, dict)) for value in values)
 
 
@@ -243,7 +235,6 @@ NUM_TOP_WORDS = 5  # heaviest words listed below a passage
 def show(
     path: Annotated[str, make_argument("PATH", "File or folder to show: any input or output of drtk.")],
     count: Annotated[int, make_option("--count -n N", "Records to show.", min=0)] = 3,
-    json: Annotated[bool, make_option("--json", "Print the manifest as JSON.")] = False,
     weights: Annotated[
         bool, make_option("--term-weights", "Show the words of passages shaded by term weight.")
     ] = False,
@@ -288,8 +279,8 @@ def show(
     if html is not None and not html.endswith((".html", ".htm")):
         raise UsageError(f"--html {html}: the file name must end in .html")
     if preset is not None:
-        if weights or html is not None or json:
-            raise UsageError("--preset cannot be combined with --term-weights, --html or --json; omit them")
+        if weights or html is not None:
+            raise UsageError("--preset cannot be combined with --term-weights or --html; omit them")
         if model is None:
             raise UsageError("--preset requires --model, whose tokenizer splits the passages")
         _show_model_inputs(
@@ -300,8 +291,6 @@ def show(
     if model is not None or generator is not None or changes:
         raise UsageError("--model, --generator and --set require --preset")
     if weights or html is not None:
-        if json:
-            raise UsageError("--json cannot be combined with --term-weights or --html; omit it")
         _show_term_weights(path, count, top_words, tokenizer or "", html, with_files or [])
     elif top_words != NUM_TOP_WORDS or tokenizer is not None:
         raise UsageError(
@@ -310,7 +299,7 @@ def show(
     elif with_files:
         raise UsageError("--with requires --term-weights or --preset")
     else:
-        sys.stdout.write(format_manifest(path) if json else describe_path(path, count=count))
+        sys.stdout.write(describe_path(path, count=count))
 
 
 def _show_term_weights(

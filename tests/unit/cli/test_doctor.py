@@ -7,9 +7,11 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from drtk.cli import doctor as diagnosis
-from drtk.cli.doctor import CheckResult, is_healthy
+from drtk.cli.doctor import CheckResult
+from drtk.cli.main import app
 from tests.bm25_data import skip_without_lucene
 
 
@@ -20,7 +22,7 @@ def no_network(monkeypatch):
 
 def test_this_environment_is_healthy_and_each_result_has_details(no_network):
     findings = [finding for check in diagnosis._CHECKS for finding in check()]
-    assert is_healthy(findings)
+    assert "missing" not in {finding.state for finding in findings}
     by_name = {finding.what: finding for finding in findings}
     for needed in ("python", "torch", "transformers", "nltk", "bm25s"):
         assert by_name[needed].state == "ok", by_name[needed]
@@ -37,8 +39,9 @@ def test_a_missing_base_library_is_missing_and_an_extra_is_only_absent(monkeypat
     extra = diagnosis._check_package("matplotlib", needed=False, use="plots")
     assert (base.state, base.fix) == ("missing", f"{sys.executable} -m pip install bm25s")
     assert (extra.state, extra.found, extra.fix) == ("absent", "plots", f"{sys.executable} -m pip install matplotlib")
-    assert not is_healthy([base, extra])
-    assert is_healthy([extra])
+    for results, code in (([extra], 0), ([base, extra], 1)):
+        monkeypatch.setattr(diagnosis, "_CHECKS", (lambda results=results: results,))
+        assert CliRunner().invoke(app, ["doctor"]).exit_code == code
 
 
 def test_a_version_below_the_minimum_is_reported(monkeypatch):
