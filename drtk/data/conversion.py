@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +45,13 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     if len(sources) > 1 and kind != "examples":
         raise UsageError("several inputs require `as` examples; convert them one by one")
     form: Format[Any] = FORMATS[kind].load(name)
-    add_texts = None
+    stream: Iterator[Any] = chain.from_iterable(
+        iter_records(name, kind, job.tracker, job.side_files) for name in sources
+    )
     if kind == "examples":
-        add_texts = _TextAdder(form.needs, settings, job.tracker)
+        stream = _add_texts(stream, form.needs, settings, job.tracker)
         job.batch_size = BATCH_SIZE  # an example may have a hundred texts
-    stream = chain.from_iterable(iter_records(name, kind, job.tracker, job.side_files) for name in sources)
-    _write_records(stream, form, job, add_texts)
+    _write_records(stream, form, job)
     if kind == "examples" and not form.needs and job.counts.get(_GENERATED_IDS):
         log("ids were generated from texts that are not in the output; `as` passages and `as` queries write the texts")
 
@@ -70,68 +70,45 @@ def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequ
     return iter_valid(read(source, tracker), source, tracker)  # type: ignore[operator]
 
 
-class _TextAdder:
-    """Function that adds the texts required by the output format to examples with ids only, from `queries` and `corpus`."""
+def _add_texts(
+    examples: Iterator[ParsedExample], needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker
+) -> Iterator[ParsedExample]:
+    """Yield the examples with the texts that the output format needs; missing texts are read from `queries` and `corpus`."""
+    queries: dict[str, Query] = {}
+    store: CorpusStore | None = None
+    for parsed in examples:
+        example = parsed.example
+        if "query" in needs and parsed.query is None:
+            if settings.queries is None:
+                raise UsageError("the output format requires query texts, but the input has none; give `queries`")
+            queries = queries or {query.id: query for query in read_queries(settings.queries, tracker=tracker)}
+            if example.query_id not in queries:
+                raise MismatchError(
+                    f"{settings.queries}: has no query '{example.query_id}'; check that it has the queries of the examples"
+                )
+            parsed = replace(parsed, query=queries[example.query_id])
+        if "passages" in needs and not parsed.passages:
+            if settings.corpus is None:
+                raise UsageError("the output format requires passage texts, but the input has none; give `corpus`")
+            if store is None:
+                from drtk.data.corpus_store import CorpusStore
 
-    def __init__(self, needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker) -> None:
-        self._needs, self._settings, self._tracker = needs, settings, tracker
-
-    def __call__(self, batch: list[ParsedExample]) -> list[ParsedExample]:
-        if "query" in self._needs:
-            batch = [parsed if parsed.query is not None else self._add_query(parsed) for parsed in batch]
-        incomplete = [parsed for parsed in batch if not parsed.passages] if "passages" in self._needs else []
-        ids = list(dict.fromkeys(id for parsed in incomplete for id in _list_passage_ids(parsed)))
-        texts = dict(zip(ids, self._store.get_many(ids), strict=True)) if ids else {}
-        if not texts:
-            return batch
-        return [
-            parsed
-            if parsed.passages
-            else replace(parsed, passages=tuple(texts[id] for id in _list_passage_ids(parsed)))
-            for parsed in batch
-        ]
-
-    def _add_query(self, parsed: ParsedExample) -> ParsedExample:
-        query = self._queries.get(parsed.example.query_id)
-        if query is None:
-            raise MismatchError(
-                f"{self._settings.queries}: has no query '{parsed.example.query_id}'; check that it has the queries of the examples"
-            )
-        return replace(parsed, query=query)
-
-    @cached_property
-    def _queries(self) -> dict[str, Query]:
-        if self._settings.queries is None:
-            raise UsageError("the output format requires query texts, but the input has none; give `queries`")
-        return {query.id: query for query in read_queries(self._settings.queries, tracker=self._tracker)}
-
-    @cached_property
-    def _store(self) -> CorpusStore:
-        if self._settings.corpus is None:
-            raise UsageError("the output format requires passage texts, but the input has none; give `corpus`")
-        from drtk.data.corpus_store import CorpusStore
-
-        self._tracker.inputs += find_inputs({"corpus": self._settings.corpus})
-        return CorpusStore.open(self._settings.corpus)
-
-
-def _list_passage_ids(parsed: ParsedExample) -> tuple[str, ...]:
-    return parsed.example.positives + parsed.example.negatives
+                tracker.inputs += find_inputs({"corpus": settings.corpus})
+                store = CorpusStore.open(settings.corpus)
+            parsed = replace(parsed, passages=tuple(store.get_many(example.positives + example.negatives)))
+        yield parsed
 
 
 _GENERATED_IDS = "examples with ids made from texts"
 
 
-def _write_records(records: Iterator[Any], form: Format[Any], job: FilterJob, add_texts: _TextAdder | None) -> None:
+def _write_records(records: Iterator[Any], form: Format[Any], job: FilterJob) -> None:
     framed = bool(form.header or form.footer)
 
     def format_batch(batch: list[Any]) -> Iterator[bytes]:
         valid = [record for record in batch if record is not _OPENING and record is not _CLOSING]
-        if add_texts is not None:
-            valid = add_texts(valid)
-            generated = sum(record.has_new_ids for record in valid)
-            if generated:
-                job.counts[_GENERATED_IDS] = job.counts.get(_GENERATED_IDS, 0) + generated
+        if generated := sum(isinstance(record, ParsedExample) and record.has_new_ids for record in valid):
+            job.counts[_GENERATED_IDS] = job.counts.get(_GENERATED_IDS, 0) + generated
         if batch[0] is _OPENING:
             yield form.header
         written = job.counts.get("out", 0)

@@ -251,14 +251,6 @@ def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
 
 def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
     """Yield training examples. An example without positives is an error."""
-    for number, parsed in _iter_parsed_examples(source, tracker):
-        if isinstance(parsed, ParsedExample) and not parsed.example.positives:
-            yield number, ValueError("has no positives")
-        else:
-            yield number, parsed
-
-
-def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
     if not _is_json(source, tracker):
         head = tracker.peek(source).removeprefix(b"\xef\xbb\xbf")
         lines = [line for line in head.splitlines() if line.strip()][:10]
@@ -267,7 +259,7 @@ def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[P
         if has_ids and not is_header:
             return _iter_triples(source, tracker)
         if lines and not has_ids and (parse_example_header(lines[0]) or (not is_header and are_text_triples(lines))):
-            return parse_rows(parse_example_lines(tracker.iter_lines(source)), parse_example_row)
+            return parse_rows(parse_example_lines(tracker.iter_lines(source)), _parse_positives)
         is_known = all(map(str.isdigit, columns)) or columns[0].lower() == QRELS_HEADER[0]
         if has_ids:
             problem = "is a header of lines with three ids; remove it, and order the columns as qid, positive, negative"
@@ -277,7 +269,15 @@ def _iter_parsed_examples(source: str, tracker: InputTracker) -> ParsedRecords[P
             problem = f"columns without names; before texts, add a header line, such as query<TAB>positive<TAB>negative; write ids as lines such as {EXAMPLE}"
         if (is_header or len(columns) in (2, 3)) and not is_known:
             return reject_lines(tracker.iter_lines(source), problem)
-    return parse_rows(iter_json_rows(source, tracker), parse_example_row)
+    return parse_rows(iter_json_rows(source, tracker), _parse_positives)
+
+
+def _parse_positives(row: Row) -> ParsedExample:
+    """Return the training example of a row. Raises ValueError for an invalid row, or one without positives."""
+    parsed = parse_example_row(row)
+    if not parsed.example.positives:
+        raise ValueError("has no positives")
+    return parsed
 
 
 def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
@@ -301,10 +301,7 @@ def _parse_judgments(row: Row) -> Qrel | ParsedExample:
         return parse_qrel_row(row)
     if not is_example(row):
         raise ValueError("neither a judgment (query-id, corpus-id, score) nor a training example")
-    parsed = parse_example_row(row)
-    if not parsed.example.positives:
-        raise ValueError("has no positives")
-    return parsed
+    return _parse_positives(row)
 
 
 def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
