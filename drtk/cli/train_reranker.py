@@ -109,7 +109,7 @@ def train_reranker(
 
 def _build_probe(dev: str, run: str, settings: RerankerConfig, job: FolderJob) -> RerankingEvaluator:
     from drtk.data.beir import find_qrels
-    from drtk.data.trec import load_qrels
+    from drtk.data.readers import load_qrels
     from drtk.evaluation.dev_evaluation import RerankingEvaluator
 
     judgments = load_qrels(str(find_qrels(Path(dev), settings.dev_split)), tracker=job.tracker)
@@ -216,7 +216,7 @@ def _train_on_lists(
     job: FolderJob,
 ) -> None:
     from drtk.data.embeddings import PairVectors
-    from drtk.data.trec import load_qrels
+    from drtk.data.readers import load_qrels
     from drtk.retrieval.rerank import check_same_scorer
     from drtk.runtime.manifest import find_inputs
     from drtk.runtime.progress import log

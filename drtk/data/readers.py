@@ -37,7 +37,7 @@ from drtk.data.rows import (
 )
 from drtk.data.sniff import are_names, is_candidate_line, is_id_triple
 from drtk.data.tables import is_table, iter_table_rows
-from drtk.data.trec import iter_query_hits, parse_qrel_row, read_qrels
+from drtk.data.trec import Judgments, iter_qrel_lines, iter_query_hits, parse_qrel_row
 from drtk.data.tsv import (
     QRELS_HEADER,
     RENAME_EXAMPLES,
@@ -285,7 +285,7 @@ def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
     of training examples, with grade 1.
     """
     if not _is_json(source, tracker):
-        yield from read_qrels(source, tracker=tracker)
+        yield from iter_qrel_lines(source, tracker=tracker)
         return
     for number, parsed in parse_rows(iter_json_rows(source, tracker), _parse_judgments):
         if isinstance(parsed, (ValueError, Qrel)):
@@ -302,6 +302,23 @@ def _parse_judgments(row: Row) -> Qrel | ParsedExample:
     if not is_example(row):
         raise ValueError("neither a judgment (query-id, corpus-id, score) nor a training example")
     return _parse_positives(row)
+
+
+def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments:
+    """Load judgments in any format: {query id: {document id: grade}}.
+
+    Raises RecordError (file:line) for an invalid judgment or a repeated pair, unless `tracker` skips it.
+    """
+    tracker = tracker or InputTracker()
+    judgments: Judgments = {}
+    for qrel in iter_valid(iter_judgments(source, tracker), source, tracker):
+        documents = judgments.setdefault(qrel.query_id, {})
+        if qrel.doc_id in documents:
+            problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
+            tracker.skip_line(source, tracker.line, problem)
+            continue
+        documents[qrel.doc_id] = qrel.grade
+    return judgments
 
 
 def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:

@@ -14,10 +14,8 @@ from typing import Literal
 
 import orjson
 
-from drtk.data.json_arrays import iter_array_rows
-from drtk.data.rows import Row, is_json_array, parse_id, parse_row, take_field
+from drtk.data.rows import Row, parse_id, take_field
 from drtk.data.sniff import GRADE_NAMES, RANKED, are_names, sniff_kind
-from drtk.data.tables import is_table, iter_table_rows
 from drtk.data.tsv import QRELS_HEADER
 from drtk.errors import RecordError
 from drtk.records import Qrel
@@ -290,46 +288,17 @@ def _format_floats(values: Iterable[float]) -> list[str]:
     return text.split(",")
 
 
-def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments:
-    """Load judgments, {query id: {document id: grade}}, in BEIR's TSV (with or without header) or TREC's format.
+def iter_qrel_lines(source: str, *, tracker: InputTracker) -> Iterator[tuple[int, Qrel]]:
+    """Yield (line number, judgment) of BEIR's TSV (with or without header) or TREC's format, in file order.
 
-    Rows of a table and lines of JSON must have BEIR's column names. Lines that begin with '#' are comments. Raises
-    RecordError (file:line) for wrong columns, a grade that is not an integer, or a repeated pair, unless `tracker` skips it.
+    Lines that begin with '#' are comments. Raises RecordError (file:line) for wrong columns or a grade that is not an
+    integer, unless `tracker` skips it.
     """
-    tracker = tracker or InputTracker()
-    judgments: Judgments = {}
-    for number, qrel in read_qrels(source, tracker=tracker):
-        documents = judgments.setdefault(qrel.query_id, {})
-        if qrel.doc_id in documents:
-            problem = f"document '{qrel.doc_id}' is judged a second time for query '{qrel.query_id}'"
-            tracker.skip_line(source, number, problem)
-            continue
-        documents[qrel.doc_id] = qrel.grade
-    return judgments
-
-
-def read_qrels(source: str, *, tracker: InputTracker) -> Iterator[tuple[int, Qrel]]:
-    """Yield (line number, judgment) in file order. Like `load_qrels`, but repeated pairs are not detected."""
-    rows: Iterator[tuple[int, Row | ValueError]] | None = None
-    if is_table(source):
-        rows = iter_table_rows(source, tracker)
-    elif is_json_array(tracker.peek(source)[:64]):
-        rows = iter_array_rows(tracker.iter_blocks(source))
-    if rows is not None:
-        for number, row in rows:
-            try:
-                yield number, parse_qrel_row(row)
-            except ValueError as error:
-                tracker.skip_line(source, number, error)
-        return
     beir: bool | None = None
     for number, line in tracker.iter_lines(source):
         if not line.strip() or line.startswith(b"#"):
             continue
         try:
-            if line.lstrip().startswith(b"{"):
-                yield number, parse_qrel_row(parse_row(line))
-                continue
             columns = _split_columns(line)
             if beir is None:
                 beir = len(columns) == 3
@@ -351,10 +320,8 @@ def read_qrels(source: str, *, tracker: InputTracker) -> Iterator[tuple[int, Qre
         yield number, qrel
 
 
-def parse_qrel_row(row: Row | ValueError) -> Qrel:
+def parse_qrel_row(row: Row) -> Qrel:
     """Return the judgment of a row with BEIR's column names. Raises ValueError for an invalid row."""
-    if isinstance(row, ValueError):
-        raise row
     row = row.copy()
     query_id, doc_id = (parse_id(take_field(row, name), name) for name in ("query-id", "corpus-id"))
     grade = take_field(row, "score")
@@ -366,8 +333,7 @@ def parse_qrel_row(row: Row | ValueError) -> Qrel:
 def _describe_line_error(error: ValueError, line: bytes, number: int, expected: str) -> str:
     """Return the error message for a line; for the first line, add the kind of file it seems to be."""
     if line.lstrip().startswith((b"{", b"[")):
-        is_row = expected == "judgments" and line.lstrip().startswith(b"{")
-        return str(error) if is_row else f"looks like JSON; expected {expected}"
+        return f"looks like JSON; expected {expected}"
     kind = sniff_kind(line) if number == 1 else None
     if kind is not None and expected.removeprefix("a ") in kind:
         return str(error)

@@ -14,11 +14,11 @@ from drtk.data.config import FileKind, ValidationSettings
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.examples import ParsedExample
 from drtk.data.findings import DuplicateFinder, Findings
-from drtk.data.readers import read_queries
+from drtk.data.readers import load_qrels, read_queries
 from drtk.data.rows import is_example
 from drtk.data.sniff import MAX_LINES, is_surely_passage, sniff_row
 from drtk.data.tables import is_table
-from drtk.data.trec import Judgments, load_qrels
+from drtk.data.trec import Judgments
 from drtk.data.tsv import parse_example_header
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Hit, Passage, Query, parse_document_id

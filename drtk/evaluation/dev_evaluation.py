@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from drtk.data.beir import find_qrels, require_file
-from drtk.data.readers import read_passages, read_queries
-from drtk.data.trec import Judgments, load_qrels, load_run
+from drtk.data.readers import load_qrels, read_passages, read_queries
+from drtk.data.trec import Judgments, load_run
 from drtk.errors import DrtkError, MismatchError
 from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures

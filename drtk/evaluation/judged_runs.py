@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from drtk.data.checks import JudgedHitCounter
+from drtk.data.readers import load_qrels
 from drtk.data.runs import NamedRun
-from drtk.data.trec import Judgments, load_hits, load_qrels
+from drtk.data.trec import Judgments, load_hits
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.evaluation.config import EvalSettings, ScoringSettings
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder, log_shallow_runs

@@ -14,10 +14,10 @@ from typing import Any
 from drtk.data import sniff
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.examples import ParsedExample, parse_example_row, parse_query_id
-from drtk.data.readers import iter_json_rows, read_queries
+from drtk.data.readers import iter_json_rows, iter_judgments, iter_valid, read_queries
 from drtk.data.rows import Row
 from drtk.data.runs import group_runs
-from drtk.data.trec import Judgments, iter_grouped_hits, read_qrels
+from drtk.data.trec import Judgments, iter_grouped_hits
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import read_index_manifest
 from drtk.mining.candidates import Hits, MiningQuery, merge_queries
@@ -107,16 +107,16 @@ def read_judgments(qrels: str, *, corpus: CorpusStore | None, by_source: bool, t
     """
     judgments: Judgments = {}
     unit = "document" if by_source else "passage"
-    for number, qrel in read_qrels(qrels, tracker=tracker):
+    for qrel in iter_valid(iter_judgments(qrels, tracker), qrels, tracker):
         grades = judgments.setdefault(qrel.query_id, {})
         if qrel.doc_id in grades:
             problem = f"{unit} '{qrel.doc_id}' is judged twice for query '{qrel.query_id}'; remove one of the lines"
-            tracker.skip_line(qrels, number, problem)
+            tracker.skip_line(qrels, tracker.line, problem)
         elif corpus and not (corpus.has_document(qrel.doc_id) if by_source else qrel.doc_id in corpus):
             problem = f"{unit} '{qrel.doc_id}' is not in the corpus"
             if corpus.has_document(qrel.doc_id):
                 problem = f"'{qrel.doc_id}' is a document of the corpus, not a passage; use `by=source`"
-            tracker.skip_line(qrels, number, problem)
+            tracker.skip_line(qrels, tracker.line, problem)
         else:
             grades[qrel.doc_id] = qrel.grade
     if not judgments:

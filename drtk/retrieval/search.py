@@ -17,8 +17,8 @@ from drtk.data.arrays import scale_to_unit_length
 from drtk.data.checks import warn_of_other_kind
 from drtk.data.corpus_store import CorpusStore
 from drtk.data.embeddings import KIND, SPARSE_KIND, read_shards
-from drtk.data.readers import read_queries
-from drtk.data.trec import format_run_lines, load_qrels
+from drtk.data.readers import load_qrels, read_queries
+from drtk.data.trec import format_run_lines
 from drtk.errors import DrtkError, MismatchError, UsageError
 from drtk.indexing.base import Ranking, get_index_class, read_index_manifest, sort_hits
 from drtk.indexing.config import RUN_DEPTH, SearchSettings

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from drtk.data.readers import read_queries
-from drtk.data.trec import load_qrels
+from drtk.data.readers import load_qrels, read_queries
 from drtk.errors import MismatchError, UsageError
 from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from drtk.cli.main import app
-from drtk.data.trec import load_qrels
+from drtk.data.readers import load_qrels
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.indexing.vectors import iter_impact_passages
 from drtk.models.checkpoint import load_masked_lm, save_lm_head

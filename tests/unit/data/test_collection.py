@@ -9,8 +9,7 @@ import pytest
 from drtk.cli.collections import resolve_collections
 from drtk.data.beir import choose_dev_split
 from drtk.data.collection import copy_dev_set, iter_collection_files, resolve_collection_file
-from drtk.data.readers import read_passages, read_queries
-from drtk.data.trec import load_qrels
+from drtk.data.readers import load_qrels, read_passages, read_queries
 from drtk.errors import DrtkError, MissingDependency, UsageError
 from drtk.evaluation.dev_evaluation import RetrievalEvaluator
 from drtk.records import Passage, Query

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.readers import read_examples, read_passages, read_queries
+from drtk.data.readers import load_qrels, read_examples, read_passages, read_queries
 from drtk.data.tables import is_table
-from drtk.data.trec import load_qrels
 from drtk.errors import DrtkError, RecordError
 from drtk.records import Example, Passage
 from drtk.runtime.inputs import InputTracker

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drtk.data.readers import iter_hits
-from drtk.data.trec import format_run_lines, iter_query_hits, iter_rankings, load_hits, load_qrels, load_run
+from drtk.data.readers import iter_hits, load_qrels
+from drtk.data.trec import format_run_lines, iter_query_hits, iter_rankings, load_hits, load_run
 from drtk.errors import RecordError
 from drtk.records import Hit
 from drtk.runtime.inputs import InputTracker
@@ -142,7 +142,7 @@ def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
         ("corpus-id\tquery-id\tscore\nd1\tq1\t2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
         ("q1,d1,2\n", ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1"),
         ('{"query-id": "q1", "corpus-id": "d1"}\n', ":1: 'score' is missing"),
-        ('{"_id": "q1", "text": "t"}\n', ":1: 'query-id' is missing; other fields of the record: _id, text"),
+        ('{"_id": "q1", "text": "t"}\n', ":1: neither a judgment"),
         ("corpus-id topic rel\nd1 q1 2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
         ("topic doc judgement\nq1 d1 2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
         ("Doc\tQuery-ID\tScore\nd1\tq1\t2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),

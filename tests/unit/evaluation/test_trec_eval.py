@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from drtk.data.trec import load_hits, load_qrels
+from drtk.data.readers import load_qrels
+from drtk.data.trec import load_hits
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder
 from drtk.evaluation.measures import parse_measures
 from tests.run_commands import run_command
