@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=1024)
     options = parser.parse_args()
     if options.what == "held-out":
-        results = measure_held_out(options.passages or 200_000, options.model)
+        results: dict[str, Any] = measure_held_out(options.passages or 200_000, options.model)
     elif options.what == "texts":
         results = measure_texts(options.corpus, options.model, options.passages or 2000)
     else:
