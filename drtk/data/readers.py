@@ -296,12 +296,8 @@ def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
 
 
 def _parse_judgments(row: Row) -> Qrel | ParsedExample:
-    """Return the judgment of a row with BEIR's column names, or a training example. Raises ValueError for an invalid row."""
-    if "corpus-id" in row:
-        return parse_qrel_row(row)
-    if not is_example(row):
-        raise ValueError("neither a judgment (query-id, corpus-id, score) nor a training example")
-    return _parse_positives(row)
+    """Return the training example of a row, or its judgment. Raises ValueError for an invalid row."""
+    return _parse_positives(row) if is_example(row) else parse_qrel_row(row)
 
 
 def load_qrels(source: str, *, tracker: InputTracker | None = None) -> Judgments:
@@ -431,7 +427,8 @@ def _parse_lines(
             lines = chain([(number, line)], lines)
             if _is_json_line(line):
                 return parse_jsonl(lines)
-            return parse_example_lines(lines) if parse_example_header(line) else parse_tsv(lines)
+            is_example = parse_example_header(line) or are_text_triples([line])  # ids have no white space
+            return parse_example_lines(lines) if is_example else parse_tsv(lines)
     return iter(())
 
 

@@ -321,10 +321,11 @@ def iter_qrel_lines(source: str, *, tracker: InputTracker) -> Iterator[tuple[int
 
 
 def parse_qrel_row(row: Row) -> Qrel:
-    """Return the judgment of a row with BEIR's column names. Raises ValueError for an invalid row."""
+    """Return the judgment of a row with the names of BEIR or usual ones. Raises ValueError for an invalid row."""
     row = row.copy()
-    query_id, doc_id = (parse_id(take_field(row, name), name) for name in ("query-id", "corpus-id"))
-    grade = take_field(row, "score")
+    query_id = parse_id(take_field(row, "query-id", "query_id", "qid"), "query-id")
+    doc_id = parse_id(take_field(row, "corpus-id", "corpus_id", "doc_id", "docid", "passage_id", "pid"), "corpus-id")
+    grade = take_field(row, *GRADE_NAMES)
     if type(grade) not in (int, float) or not float(grade).is_integer():
         raise ValueError(f"'score' must be an integer, got {grade!r}")
     return Qrel(query_id, doc_id, int(grade))
@@ -344,5 +345,9 @@ def _describe_line_error(error: ValueError, line: bytes, number: int, expected: 
 def _parse_qrel(columns: list[str], count: int) -> Qrel:
     if len(columns) != count:
         shape = " ".join(QRELS_HEADER) if count == 3 else "qid 0 docid grade"
-        raise ValueError(f"expected {count} columns '{shape}', separated by tabs or spaces, got {len(columns)}")
+        has_commas = len(columns) == 1 and "," in columns[0]
+        advice = (
+            "; replace commas by tabs" if has_commas else "; ids have no white space" if len(columns) > count else ""
+        )
+        raise ValueError(f"expected {count} columns '{shape}', separated by tabs or spaces, got {len(columns)}{advice}")
     return Qrel(columns[0], columns[-2], _parse_int(columns[-1], "grade"))

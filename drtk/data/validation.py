@@ -144,6 +144,8 @@ class ReferenceFiles:
             document = parse_document_id(id)
             is_chunk = document != id and not self.corpus.find_missing([document])
             hint = f", but its document '{document}' is; give the corpus of passages" if is_chunk else ""
+            if self.corpus.has_document(id):
+                hint = ", but passages of it are; give the corpus of documents"
             findings.add("unknown-passage", line, f"document '{id}' is not in the corpus{hint}")
 
 

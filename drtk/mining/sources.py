@@ -374,7 +374,8 @@ class QueryStream:
         unknown = set(self.corpus.find_missing(ids))
         for id, place in zip(ids if unknown else (), lines, strict=False):
             if id in unknown:
-                self.tracker.skip_line(source, place, f"passage '{id}' is not in the corpus")
+                hint = ", but passages of it are; give a run of passages" if self.corpus.has_document(id) else ""
+                self.tracker.skip_line(source, place, f"passage '{id}' is not in the corpus{hint}")
         return is_missing, unknown
 
     def _iter_run(self, name: str, source: str) -> Iterator[MiningQuery]:

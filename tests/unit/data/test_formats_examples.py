@@ -136,6 +136,7 @@ def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
     assert (one.passages, one.example.extra) == (expected.passages, {"score": 0.5})
     assert [passage.text for passage in read_passages(str(headed))] == ["it is me", "not you"]
     assert [query.text for query in read_queries(str(headed))] == ["who is it"]
+    assert [passage.text for passage in read_passages(str(plain))] == ["it is me", "not you", "no"]
     for rows in ("q0\td0\td1\n", "what is lift\tan upward force\n"):
         plain.write_text(rows)
         with pytest.raises(

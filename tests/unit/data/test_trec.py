@@ -116,7 +116,7 @@ def test_load_run_groups_scattered_lines_and_iter_rankings_rejects_them(tmp_path
         "# a comment\r\nq1\tQ0\td1\t2\r\n\r\n# another\r\nq2\tQ0\td#1\t0\r\n",
         "qid docid Rel\nq1 d1 2\nq2 d#1 0\n",
         "qid Q0 docid rel\nq1 0 d1 2\nq2 0 d#1 0\n",
-        '{"query-id": "q1", "corpus-id": "d1", "score": 2}\n{"score": 0, "query-id": "q2", "corpus-id": "d#1"}\n',
+        '{"query-id": "q1", "corpus-id": "d1", "score": 2}\n{"relevance": 0, "qid": "q2", "doc_id": "d#1"}\n',
         '[{"query-id": "q1", "corpus-id": "d1", "score": 2},\n{"score": 0, "query-id": "q2", "corpus-id": "d#1"}]\n',
     ],
     ids=[
@@ -140,9 +140,10 @@ def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
     ("text", "problem"),
     [
         ("corpus-id\tquery-id\tscore\nd1\tq1\t2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
-        ("q1,d1,2\n", ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1"),
+        ("q1,d1,2\n", ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1; replace commas"),
         ('{"query-id": "q1", "corpus-id": "d1"}\n', ":1: 'score' is missing"),
-        ('{"_id": "q1", "text": "t"}\n', ":1: neither a judgment"),
+        ('{"_id": "q1", "text": "t"}\n', ":1: 'query-id' is missing .or query_id, qid.; other fields"),
+        ("q1\td1\t1\nq1\td 2\t1\n", ":2: expected 3 columns .*, got 4; ids have no white space"),
         ("corpus-id topic rel\nd1 q1 2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
         ("topic doc judgement\nq1 d1 2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
         ("Doc\tQuery-ID\tScore\nd1\tq1\t2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),

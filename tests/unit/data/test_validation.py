@@ -115,6 +115,12 @@ def test_a_run_of_passages_with_a_corpus_of_documents_is_explained(tmp_path: Pat
         "document 'a#0' is not in the corpus, but its document 'a' is; give the corpus of passages",
         "document 'z#0' is not in the corpus",
     ]
+    chunks = file(tmp_path, [{"_id": "a#0", "text": "x"}], "chunks.jsonl")
+    actual = findings(file(tmp_path, b"1 0 a 1\n1 0 z 1\n"), "qrels", corpus=chunks)
+    assert [message for _, message in actual.list_problems("unknown-passage")] == [
+        "document 'a' is not in the corpus, but passages of it are; give the corpus of documents",
+        "document 'z' is not in the corpus",
+    ]
 
 
 def test_a_wrong_field_name_is_shown_beside_the_accepted_ones(tmp_path: Path) -> None:
