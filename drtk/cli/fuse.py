@@ -21,7 +21,7 @@ def fuse(
     runs: Annotated[list[str], make_argument("RUN…", "TREC runs; one may be - for stdin.")],
     output: Output = "-",
     *,
-    qrels: Annotated[str | None, make_option("--qrels FILE", "Judgments for --sweep, BEIR TSV or TREC qrels.")] = None,
+    qrels: Annotated[str | None, make_option("--qrels FILE", "Judgments for --sweep.")] = None,
     settings: FuseSettings,
     job: FilterJob,
 ) -> None:

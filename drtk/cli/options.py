@@ -61,7 +61,7 @@ SkipCorpusCheck = Annotated[
 ]
 Corpus = Annotated[str, make_option("--corpus FILE", "Corpus, in any supported format.")]
 Queries = Annotated[str, make_option("--queries FILE", "Queries, in any supported format.")]
-Qrels = Annotated[str, make_option("--qrels FILE", "Relevance judgments, BEIR TSV or TREC qrels.")]
+Qrels = Annotated[str, make_option("--qrels FILE", "Relevance judgments, such as BEIR TSV or TREC qrels.")]
 Answers = Annotated[
     str, make_option("--answers FILE", "Questions with answers; a passage that contains an answer counts as relevant.")
 ]

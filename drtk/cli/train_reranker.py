@@ -38,9 +38,7 @@ def train_reranker(
         str | None,
         make_option("--vectors DIR", "Pair vectors of the run, a folder from drtk rerank --save-vectors (hlatr)."),
     ] = None,
-    qrels: Annotated[
-        str | None, make_option("--qrels FILE", "Judgments of the run, BEIR TSV or TREC qrels (hlatr).")
-    ] = None,
+    qrels: Annotated[str | None, make_option("--qrels FILE", "Judgments of the run (hlatr).")] = None,
     dev: Annotated[
         str | None,
         make_option("--dev DIR", "BEIR folder, irds:ID or hf:NAME to select the best checkpoint.", panel=EVALUATION),

@@ -136,12 +136,13 @@ def check_run(source: str) -> None:
 
 
 def warn_of_other_kind(*, passages: str | None = None, queries: str | None = None) -> None:
-    """Log a warning if the file `passages` looks like queries, or the file `queries` like passages."""
-    for source, expected, other in (
-        (passages, sniff.PASSAGES, sniff.QUERIES),
-        (queries, sniff.QUERIES, sniff.PASSAGES),
-    ):
-        if source is not None and _sniff_file(source) == other:
+    """Log a warning if the file `passages` looks like queries, or the file `queries` like passages, unless the other is right."""
+    files = ((passages, sniff.PASSAGES, sniff.QUERIES), (queries, sniff.QUERIES, sniff.PASSAGES))
+    kinds = [(source, _sniff_file(source), expected, other) for source, expected, other in files if source is not None]
+    if any(kind == expected for _, kind, expected, _ in kinds):
+        return  # queries may have titles
+    for source, kind, expected, other in kinds:
+        if kind == other:
             warn(f"{source}: looks like {other}; expected {expected}")
 
 

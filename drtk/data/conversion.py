@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from drtk.errors import MismatchError, UsageError
 from drtk.records import Query
 from drtk.runtime.filter_job import FilterJob
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import find_inputs
 from drtk.runtime.progress import log
 
 if TYPE_CHECKING:
@@ -45,13 +44,12 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
     if len(sources) > 1 and kind != "examples":
         raise UsageError("several inputs require `as` examples; convert them one by one")
     form: Format[Any] = FORMATS[kind].load(name)
-    stream: Iterator[Any] = chain.from_iterable(
-        iter_records(name, kind, job.tracker, job.side_files) for name in sources
-    )
+    stream = chain.from_iterable(iter_records(name, kind, job.tracker, job.side_files) for name in sources)
+    add_texts: Callable[[list[Any]], Iterable[Any]] = list
     if kind == "examples":
-        stream = _add_texts(stream, form.needs, settings, job.tracker)
+        add_texts = _create_text_adder(form.needs, settings, job.tracker)
         job.batch_size = BATCH_SIZE  # an example may have a hundred texts
-    _write_records(stream, form, job)
+    _write_records(stream, form, job, add_texts)
     if kind == "examples" and not form.needs and job.counts.get(_GENERATED_IDS):
         log("ids were generated from texts that are not in the output; `as` passages and `as` queries write the texts")
 
@@ -70,43 +68,49 @@ def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequ
     return iter_valid(read(source, tracker), source, tracker)  # type: ignore[operator]
 
 
-def _add_texts(
-    examples: Iterator[ParsedExample], needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker
-) -> Iterator[ParsedExample]:
-    """Yield the examples with the texts that the output format needs; missing texts are read from `queries` and `corpus`."""
+def _create_text_adder(
+    needs: tuple[str, ...], settings: ConversionSettings, tracker: InputTracker
+) -> Callable[[list[ParsedExample]], Iterator[ParsedExample]]:
+    """Return a function that adds the texts that the output format needs to examples, from `queries` and `corpus`."""
     queries: dict[str, Query] = {}
     store: CorpusStore | None = None
-    for parsed in examples:
-        example = parsed.example
-        if "query" in needs and parsed.query is None:
-            if settings.queries is None:
-                raise UsageError("the output format requires query texts, but the input has none; give `queries`")
-            queries = queries or {query.id: query for query in read_queries(settings.queries, tracker=tracker)}
-            if example.query_id not in queries:
-                raise MismatchError(
-                    f"{settings.queries}: has no query '{example.query_id}'; check that it has the queries of the examples"
-                )
-            parsed = replace(parsed, query=queries[example.query_id])
-        if "passages" in needs and not parsed.passages:
-            if settings.corpus is None:
-                raise UsageError("the output format requires passage texts, but the input has none; give `corpus`")
-            if store is None:
-                from drtk.data.corpus_store import CorpusStore
 
-                tracker.inputs += find_inputs({"corpus": settings.corpus})
-                store = CorpusStore.open(settings.corpus)
-            parsed = replace(parsed, passages=tuple(store.get_many(example.positives + example.negatives)))
-        yield parsed
+    def add_texts(examples: list[ParsedExample]) -> Iterator[ParsedExample]:
+        nonlocal queries, store
+        for parsed in examples:
+            example = parsed.example
+            if "query" in needs and parsed.query is None:
+                if settings.queries is None:
+                    raise UsageError("the output format requires query texts, but the input has none; give `queries`")
+                queries = queries or {query.id: query for query in read_queries(settings.queries, tracker=tracker)}
+                if example.query_id not in queries:
+                    raise MismatchError(
+                        f"{settings.queries}: has no query '{example.query_id}'; check that it has the queries of the examples"
+                    )
+                parsed = replace(parsed, query=queries[example.query_id])
+            if "passages" in needs and not parsed.passages:
+                if settings.corpus is None:
+                    raise UsageError("the output format requires passage texts, but the input has none; give `corpus`")
+                if store is None:
+                    from drtk.data.corpus_store import open_corpus
+
+                    store = open_corpus(settings.corpus, tracker)
+                parsed = replace(parsed, passages=tuple(store.get_many(example.positives + example.negatives)))
+            yield parsed
+
+    return add_texts
 
 
 _GENERATED_IDS = "examples with ids made from texts"
 
 
-def _write_records(records: Iterator[Any], form: Format[Any], job: FilterJob) -> None:
+def _write_records(
+    records: Iterator[Any], form: Format[Any], job: FilterJob, add_texts: Callable[[list[Any]], Iterable[Any]]
+) -> None:
     framed = bool(form.header or form.footer)
 
     def format_batch(batch: list[Any]) -> Iterator[bytes]:
-        valid = [record for record in batch if record is not _OPENING and record is not _CLOSING]
+        valid = [*add_texts([record for record in batch if record is not _OPENING and record is not _CLOSING])]
         if generated := sum(isinstance(record, ParsedExample) and record.has_new_ids for record in valid):
             job.counts[_GENERATED_IDS] = job.counts.get(_GENERATED_IDS, 0) + generated
         if batch[0] is _OPENING:

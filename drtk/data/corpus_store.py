@@ -22,6 +22,7 @@ from drtk.data.rows import dump, parse_passage, parse_row
 from drtk.data.tables import is_hub_dataset
 from drtk.errors import DrtkError, MismatchError, RecordError
 from drtk.records import Passage, get_document_id, parse_document_id
+from drtk.runtime.inputs import InputTracker
 from drtk.runtime.integrity import (
     CACHE_MANIFEST,
     compute_content_digest,
@@ -30,6 +31,7 @@ from drtk.runtime.integrity import (
     hash_id,
     read_object,
 )
+from drtk.runtime.manifest import find_inputs
 from drtk.runtime.progress import log, track
 from drtk.runtime.streams import get_max_line_bytes, get_source_name, is_stream, iter_raw_lines
 
@@ -156,6 +158,14 @@ class CorpusStore:
             self.close()
 
 
+def open_corpus(corpus: str, tracker: InputTracker) -> CorpusStore:
+    """Open a corpus and record it, with its digest, as an input of the run."""
+    store = CorpusStore.open(corpus)
+    (entry,) = find_inputs({"corpus": corpus})
+    tracker.inputs.append(entry | {"digest": entry["digest"] or compute_content_digest(Path(corpus))})
+    return store
+
+
 def _build_index(path: Path, folder: Path) -> dict[str, Any]:
     """Write the index of a corpus to a folder; return the entry of its manifest, `has_other_documents` of `CorpusStore`."""
     log(f"{path}: building an index of its ids (once)")
@@ -169,15 +179,15 @@ def _build_index(path: Path, folder: Path) -> dict[str, Any]:
         has_other_documents |= document_id != parse_document_id(passage.id)
         offsets.append(offset)
         lengths.append(length)
-    keys = np.array(hashes, dtype=np.uint64)
-    order = np.argsort(keys, kind="stable")
-    documents = np.array(document_hashes, dtype=np.uint64)[order]
+    order = np.argsort(np.asarray(hashes), kind="stable")
+    for name, values in (("hashes", hashes), ("offsets", offsets), ("lengths", lengths)):
+        np.save(folder / f"{name}.npy", np.asarray(values)[order])
+    del hashes, offsets, lengths, values  # a passage takes up to 50 bytes of memory
+    documents = np.asarray(document_hashes)[order]
+    del document_hashes, order
     document_rows = np.argsort(documents, kind="stable")
     np.save(folder / "documents.npy", documents[document_rows])
     np.save(folder / "document_rows.npy", document_rows.astype(np.uint32))
-    np.save(folder / "hashes.npy", keys[order])
-    np.save(folder / "offsets.npy", np.array(offsets, dtype=np.uint64)[order])
-    np.save(folder / "lengths.npy", np.array(lengths, dtype=np.uint32)[order])
     _check_duplicates(path, folder)
     return {"has_other_documents": has_other_documents}
 

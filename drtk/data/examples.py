@@ -26,7 +26,7 @@ from drtk.records import Example, Passage, Query
 # Sources of negatives in DPR's data.
 DPR_HARD, DPR_OTHER = "hard", "other"
 _LIKE_NEGATIVE = re.compile(r"(hard_?)?negatives?_?\d*")  # names that could be meant for NEGATIVE
-_QUERY_FIELDS = ("query_id", "qid", "query", "question", "query_text", "answers", "answer")
+_QUERY_FIELDS = ("_id", "query_id", "qid", "query", "question", "query_text", "answers", "answer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from drtk.data.rows import (
     parse_query,
     parse_row,
 )
-from drtk.data.sniff import are_names, is_candidate_line, is_id_triple
+from drtk.data.sniff import MAX_LINES, are_names, is_candidate_line, is_id_triple
 from drtk.data.tables import is_table, iter_table_rows
 from drtk.data.trec import Judgments, iter_qrel_lines, iter_query_hits, parse_qrel_row
 from drtk.data.tsv import (
@@ -252,13 +252,12 @@ def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
 def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExample]:
     """Yield training examples. An example without positives is an error."""
     if not _is_json(source, tracker):
-        head = tracker.peek(source).removeprefix(b"\xef\xbb\xbf")
-        lines = [line for line in head.splitlines() if line.strip()][:10]
+        lines = _peek_lines(source, tracker)
         columns = lines[0].decode(errors="replace").split("\t") if lines else []
         is_header, has_ids = are_names(columns), 2 * sum(map(is_id_triple, lines)) > len(lines)
         if has_ids and not is_header:
             return _iter_triples(source, tracker)
-        if lines and not has_ids and (parse_example_header(lines[0]) or (not is_header and are_text_triples(lines))):
+        if not has_ids and _are_text_examples(lines):
             return parse_rows(parse_example_lines(tracker.iter_lines(source)), _parse_positives)
         is_known = all(map(str.isdigit, columns)) or columns[0].lower() == QRELS_HEADER[0]
         if has_ids:
@@ -272,6 +271,19 @@ def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
     return parse_rows(iter_json_rows(source, tracker), _parse_positives)
 
 
+def _peek_lines(source: str, tracker: InputTracker) -> list[bytes]:
+    """Return the first lines of a file that are not blank."""
+    head = tracker.peek(source).removeprefix(b"\xef\xbb\xbf")
+    return [line for line in head.splitlines() if line.strip()][:MAX_LINES]
+
+
+def _are_text_examples(lines: list[bytes]) -> bool:
+    """Return whether the first lines of a file are training data with texts: below a header, or MS MARCO's triples."""
+    if not lines or parse_example_header(lines[0]) is not None:
+        return bool(lines)
+    return not are_names(lines[0].decode(errors="replace").split("\t")) and are_text_triples(lines)
+
+
 def _parse_positives(row: Row) -> ParsedExample:
     """Return the training example of a row. Raises ValueError for an invalid row, or one without positives."""
     parsed = parse_example_row(row)
@@ -281,18 +293,21 @@ def _parse_positives(row: Row) -> ParsedExample:
 
 
 def iter_judgments(source: str, tracker: InputTracker) -> ParsedRecords[Qrel]:
-    """Yield judgments in TREC's or BEIR's format (TSV, or rows of JSON and tables with BEIR's column names), or the positives
-    of training examples, with grade 1.
+    """Yield judgments in TREC's or BEIR's format (TSV, or rows of JSON and tables), or the distinct positives of training
+    examples, with grade 1.
     """
     if not _is_json(source, tracker):
         yield from iter_qrel_lines(source, tracker=tracker)
         return
+    seen: set[tuple[str, str]] = set()
     for number, parsed in parse_rows(iter_json_rows(source, tracker), _parse_judgments):
         if isinstance(parsed, (ValueError, Qrel)):
             yield number, parsed
         else:
-            for id in dict.fromkeys(parsed.example.positives):
-                yield number, Qrel(parsed.example.query_id, id, 1)
+            for id in parsed.example.positives:
+                if (pair := (parsed.example.query_id, id)) not in seen:
+                    seen.add(pair)
+                    yield number, Qrel(*pair, 1)
 
 
 def _parse_judgments(row: Row) -> Qrel | ParsedExample:
@@ -387,7 +402,11 @@ def _iter_records_or_examples(
     extract: Callable[[ParsedRecords[ParsedExample]], ParsedRecords[Text]],
 ) -> ParsedRecords[Text]:
     if _detect_layout(source, tracker) == "lines":
-        rows = _parse_lines(tracker.iter_lines(source), parse_tsv)
+        lines = _peek_lines(source, tracker)
+        has_examples = _are_text_examples(lines)
+        if has_examples and parse_example_header(lines[0]) is None:
+            warn(f"{get_source_name(source)}: read as training data: query, positive, negative")
+        rows = _parse_lines(tracker.iter_lines(source), parse_example_lines if has_examples else parse_tsv)
     else:
         rows = iter_json_rows(source, tracker)
     buffered: list[tuple[int, Row | ValueError]] = []
@@ -425,10 +444,7 @@ def _parse_lines(
     for number, line in lines:
         if not line.isspace() and line:
             lines = chain([(number, line)], lines)
-            if _is_json_line(line):
-                return parse_jsonl(lines)
-            is_example = parse_example_header(line) or are_text_triples([line])  # ids have no white space
-            return parse_example_lines(lines) if is_example else parse_tsv(lines)
+            return parse_jsonl(lines) if _is_json_line(line) else parse_tsv(lines)
     return iter(())
 
 

@@ -48,7 +48,8 @@ def is_example(row: Row) -> bool:
     """Return whether a row is a training example or one of DPR's retrieval results."""
     if "positive" in row and any(name in row for name in ANCHORS):
         return True
-    return "_id" not in row and any(name in row for name in EXAMPLE_FIELDS)
+    is_passage = "_id" in row and ("text" in row or "contents" in row)
+    return not is_passage and any(name in row for name in EXAMPLE_FIELDS)
 
 
 def is_json_array(head: bytes) -> bool:

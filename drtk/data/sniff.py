@@ -13,14 +13,23 @@ from drtk.data.json_arrays import iter_array_rows
 from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, is_example, is_json_array
 
 _QUERY_TEXT_FIELDS = ("text", "question", "query", "query_text")
-GRADE_NAMES = ("score", "rel", "relevance", "grade", "label")  # last column in a header of judgments
+GRADE_NAMES = (
+    "score",
+    "rel",
+    "relevance",
+    "relevancy",
+    "grade",
+    "label",
+    "judgment",
+    "judgement",
+    "qrel",
+)  # last column in a header of judgments
 MAX_LINES = 10  # number of first lines that are read
-# The last words of usual names of columns, such as doc_id, PassageID and sentence1.
+# Usual names of columns, in lower case, such as doc_id, passageid and sentence1.
 _NAME = re.compile(
-    r"[\w-]*?(id|pid|qid|uid|pmid|docid|docno|topic|query|question|doc|document|passage|paragraph|sentence|text|title|name|body|abs"
-    r"|abstract|contents?|context|answers?|description|url|index|key|value|iteration|pos|positive|neg|negative|scores?|label|grade"
-    r"|rank|rating|rel|relevance|relevancy|qrel|judge?ment|split)[_-]?\d*",
-    re.IGNORECASE,
+    r"([a-z]+[_-])*(id|[pqu]id|pmid|(doc|topic|query|question|document|passage|paragraph|corpus|article)([_-]?id)?|docno|sentence[_-]?\d?"
+    r"|text|title|name|body|abs|abstract|contents?|context|answers?|description|url|index|key|value|iter|iteration|pos|positive"
+    r"|neg([_-]?\d+)?|negative([_-]?\d+)?|scores?|label|grade|rank|rating|rel|relevance|relevancy|qrel|judge?ment|split)"
 )
 
 EXAMPLES, RUN, JUDGMENTS = "training examples", "hits of a TREC run", "judgments"
@@ -67,7 +76,7 @@ def sniff_kind(head: bytes) -> str | None:
 
 def are_names(columns: Sequence[str]) -> bool:
     """Return whether the columns of a first line are usual names of columns, perhaps in quotes."""
-    return len(columns) > 1 and all(_NAME.fullmatch(column.strip().strip('"')) for column in columns)
+    return len(columns) > 1 and all(_NAME.fullmatch(column.strip().strip('"').lower()) for column in columns)
 
 
 def is_candidate_line(line: bytes) -> bool:

@@ -323,8 +323,9 @@ def iter_qrel_lines(source: str, *, tracker: InputTracker) -> Iterator[tuple[int
 def parse_qrel_row(row: Row) -> Qrel:
     """Return the judgment of a row with the names of BEIR or usual ones. Raises ValueError for an invalid row."""
     row = row.copy()
-    query_id = parse_id(take_field(row, "query-id", "query_id", "qid"), "query-id")
-    doc_id = parse_id(take_field(row, "corpus-id", "corpus_id", "doc_id", "docid", "passage_id", "pid"), "corpus-id")
+    query_id = parse_id(take_field(row, "query-id", "query_id", "qid", "topic_id"), "query-id")
+    names = ("corpus-id", "corpus_id", "doc_id", "docid", "docno", "document_id", "passage_id", "pid")
+    doc_id = parse_id(take_field(row, *names), "corpus-id")
     grade = take_field(row, *GRADE_NAMES)
     if type(grade) not in (int, float) or not float(grade).is_integer():
         raise ValueError(f"'score' must be an integer, got {grade!r}")

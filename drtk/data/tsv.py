@@ -71,7 +71,7 @@ def parse_example_header(line: bytes) -> ParseColumns | ValueError | None:
     names = [_EXAMPLE_NAMES.get(name, name) for name in names]
     if "positive" not in names or "query" not in names:
         return None
-    known = ("query", "positive", "score", "query_id", "qid")
+    known = ("query", "positive", "score", *QUERY_IDS)
     if problem := _describe_columns(names, lambda name: name in known or NEGATIVE.fullmatch(name) is not None):
         return ValueError(f"is a header {problem}; {RENAME_EXAMPLES}")
     parse_named = _name_columns(names, line)
@@ -142,7 +142,7 @@ def reject_lines(lines: Iterable[NumberedLine], problem: str) -> Iterator[tuple[
 
 
 def _name_columns(names: list[str], header: bytes) -> ParseColumns:
-    """Return a function that makes a row of the columns of a line. If the header has quotes, it removes those of the line."""
+    """Return a function that converts the columns of a line to a row; it unquotes them if the header is quoted."""
     unquote = _unquote_field if header.startswith(b'"') else str
     return lambda columns: dict(zip(names, map(unquote, _check_columns(columns, len(names))), strict=True))
 

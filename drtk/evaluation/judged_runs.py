@@ -18,7 +18,6 @@ from drtk.evaluation.measures import parse_measures
 from drtk.evaluation.metrics import JudgedRanks
 from drtk.evaluation.result_table import format_results
 from drtk.runtime.inputs import InputTracker
-from drtk.runtime.manifest import find_inputs
 from drtk.runtime.progress import log, log_detail, warn
 from drtk.runtime.streams import STANDARD, get_source_name
 
@@ -41,14 +40,14 @@ def read_judgments(
     """
     judgments = load_qrels(source, tracker=tracker)
     if not judgments:
-        raise DrtkError(f"{get_source_name(source)}: no judgments found; expected BEIR TSV or TREC qrels")
+        raise DrtkError(f"{get_source_name(source)}: no judgments found; expected a file of judgments")
     if corpus is not None:
-        is_known = corpus.has_document if by_source else corpus.__contains__
-        judged = {id for grades in judgments.values() for id in grades}
-        if absent := sorted(id for id in judged if not is_known(id)):
+        judged = list({id for grades in judgments.values() for id in grades})
+        absent = [id for id in judged if not corpus.has_document(id)] if by_source else corpus.find_missing(judged)
+        if absent:
             warn(
                 f"{get_source_name(source)}: {len(absent):,} of {len(judged):,} judged {'documents' if by_source else 'passages'} "
-                f"are not in the corpus, for example '{absent[0]}'; pass the corpus of these judgments"
+                f"are not in the corpus, for example '{min(absent)}'; pass the corpus of these judgments"
             )
     return judgments
 
@@ -60,10 +59,9 @@ def load_judgments(
     by_source = settings.by == "source"
     if corpus is None:
         return read_judgments(qrels, tracker, by_source=by_source), RankingBuilder.from_settings(settings)
-    from drtk.data.corpus_store import CorpusStore
+    from drtk.data.corpus_store import open_corpus
 
-    store = CorpusStore.open(corpus)
-    tracker.inputs += find_inputs({"corpus": corpus})
+    store = open_corpus(corpus, tracker)
     judgments = read_judgments(qrels, tracker, corpus=store, by_source=by_source)
     return judgments, RankingBuilder.from_settings(settings, document_of=store.get_document_id)
 

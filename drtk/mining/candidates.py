@@ -36,7 +36,7 @@ class MiningQuery:
     positives: ids of the positives in the training examples
     ce_scores: cross-encoder scores in the training examples, by passage id
     extra: other fields of the training examples
-    vector_position: shard index and row of the query's vector in an embeddings folder; None without such a folder
+    vector_position: place of the query's vector in an embeddings folder: shard index and row; None without such a folder
     """
 
     query_id: str

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,7 +16,7 @@ from drtk.data.checks import (
     describe_missing_texts,
     warn_if_texts_missing,
 )
-from drtk.data.corpus_store import CorpusStore
+from drtk.data.corpus_store import CorpusStore, open_corpus
 from drtk.data.readers import read_queries
 from drtk.data.rows import dump
 from drtk.errors import UsageError
@@ -39,8 +38,7 @@ from drtk.mining.policies import Policy, sample_random_ids
 from drtk.mining.sources import IndexSearch, MiningSources, QueryStream, parse_sources, read_judgments
 from drtk.records import Example, parse_document_id
 from drtk.runtime.filter_job import BatchResult, FilterJob
-from drtk.runtime.integrity import compute_content_digest
-from drtk.runtime.manifest import describe_folder, find_inputs
+from drtk.runtime.manifest import describe_folder
 from drtk.runtime.progress import log, warn
 from drtk.runtime.streams import STANDARD
 
@@ -447,9 +445,7 @@ def _check_inputs(
 
 def _open_corpus(corpus: str, inputs: MiningInputs, sources: MiningSources, job: FilterJob) -> CorpusStore:
     """Open the corpus. Raises MismatchError if a source or `vectors` was made from another corpus."""
-    store = CorpusStore.open(corpus)
-    (entry,) = find_inputs({"corpus": corpus})
-    job.tracker.inputs.append(entry | {"digest": entry["digest"] or compute_content_digest(Path(corpus))})
+    store = open_corpus(corpus, job.tracker)
     for path in [*sources.paths, *filter(None, [inputs.vectors])]:
         check_same_corpus(path, corpus, skip=inputs.skip_corpus_check)
     return store

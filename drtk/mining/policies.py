@@ -48,23 +48,22 @@ def sample_random_ids(
     """Sample up to `count` distinct ids that are not in `excluded` and for which `is_allowed` returns True.
 
     total: number of ids; `get_id` returns the id of a number below it
-    Uses rejection sampling, but samples from a list of the remaining ids if many ids are excluded.
+    Uses rejection sampling, but a random order of all ids if many are excluded.
     """
     sampled: dict[str, None] = {}
     if total >= 4 * (count + len(excluded)):
-        for _ in range(count + total):  # `is_allowed` may reject most ids: stop when listing them is cheaper
+        for _ in range(count + total):  # `is_allowed` may reject most ids
             if len(sampled) == count:
                 break
             id = get_id(rng.randrange(total))
             if id not in excluded and (is_allowed is None or is_allowed(id)):
                 sampled[id] = None
-    if len(sampled) < count:
-        free = [
-            id
-            for id in map(get_id, range(total))
-            if id not in excluded and id not in sampled and (is_allowed is None or is_allowed(id))
-        ]
-        sampled |= dict.fromkeys(rng.sample(free, min(count - len(sampled), len(free))))
+    for number in rng.sample(range(total), total) if len(sampled) < count else ():
+        if len(sampled) == count:
+            break
+        id = get_id(number)
+        if id not in excluded and (is_allowed is None or is_allowed(id)):
+            sampled[id] = None
     return list(sampled)
 
 

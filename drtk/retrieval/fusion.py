@@ -52,17 +52,17 @@ def fuse_reciprocal_ranks(rankings: Sequence[Ranking], weights: Sequence[float],
 
 
 def sum_normalized_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Fuse by the weighted sum of scores that are scaled to the range 0 to 1, see `_sum_scores`."""
+    """Fuse by the weighted sum of scores that are scaled to the range 0 to 1; a missing score counts as the run's lowest."""
     return _sum_scores(rankings, weights, _scale_minmax)
 
 
 def sum_raw_scores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Fuse by the weighted sum of raw scores, see `_sum_scores`. DPR: weights 1 and 1.1 (docs/methods/ear.md)"""
+    """Fuse by the weighted sum of raw scores, as DPR does with weights 1 and 1.1; a missing score counts as the run's lowest."""
     return _sum_scores(rankings, weights, list)
 
 
 def sum_zscores(rankings: Sequence[Ranking], weights: Sequence[float], *, settings: FuseSettings) -> Ranking:
-    """Fuse by the weighted sum of z-scores, see `_sum_scores`, for ensembles of rerankers (docs/methods/hlatr.md)."""
+    """Fuse by the weighted sum of z-scores, for ensembles of rerankers; a missing score counts as the run's lowest."""
     return _sum_scores(rankings, weights, _compute_zscores)
 
 

@@ -85,7 +85,7 @@ def fit(
         None: the whole batch; a `trainer_class` may define it differently, as RetrieverTrainer does
     memory_advice: other ways to reduce memory, for the error message
     trainer_options: additional arguments of `trainer_class`
-    Returns "steps", "epochs" and, in rank zero with an `evaluator`, "best", the result of its `save_best`.
+    Returns "steps", "epochs" and, in rank zero with an `evaluator` that selects weights, "best", the result of its `save_best`.
     Raises DrtkError for a NaN or infinite loss or weight, or when out of memory; KeyboardInterrupt after Ctrl-C or
     SIGTERM.
     """

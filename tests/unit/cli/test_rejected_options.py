@@ -200,7 +200,8 @@ def test_calls_are_rejected_in_one_line_before_torch_is_imported(tmp_path):
     write_text(tmp_path / "queries.jsonl", '{"_id": "q1", "text": "which?", "answers": ["one"]}\n')
     write_text(tmp_path / "examples.jsonl", '{"query_id": "q1", "positives": ["d1"], "negatives": []}\n')
     write_text(
-        tmp_path / "labeled.jsonl", '{"_id": "e1", "query_id": "q1", "kind": "title", "text": "one", "rank": 1}\n'
+        tmp_path / "labeled.jsonl",
+        '{"_id": "e1", "query_id": "q1", "kind": "title", "text": "one", "rank": 1, "depth": 100}\n',
     )
     write_text(tmp_path / "bad.jsonl", "{}\n")
     write_text(tmp_path / "torn.jsonl", '{"query_id": "q1"}\n')

@@ -42,6 +42,7 @@ def queries(folder: Path, content: bytes) -> list[Query]:
         ("DPR over two lines", b'id\ttext\ttitle\n7\t"Lift\ngrows."\tWing\n', Passage("7", "Lift\ngrows.", "Wing")),
         ("a quote inside", b'id\ttext\ttitle\n7\t5" pipe\tWing\n', Passage("7", '5" pipe', "Wing")),
         ("TSV with a header", b'_id\ttitle\ttext\n7\tWing\t"Lift" grows.\n', Passage("7", '"Lift" grows.', "Wing")),
+        ("ids like names", b"topic1\tcovid\n", Passage("topic1", "covid")),
         ("names in quotes", b'"id"\t"title"\t"text"\n"7"\t"Wing"\t"Lift."\n', Passage("7", "Lift.", "Wing")),
         ("two columns with a header", b"docid\ttext\n7\tLift grows.\n", Passage("7", "Lift grows.")),
         ("JSON array", b'[\n {"_id":"7",\n  "text":"Lift grows."}\n]\n', Passage("7", "Lift grows.")),

@@ -164,6 +164,9 @@ def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
     assert [parsed.example.positives for _, parsed in readers.iter_examples(str(headed), InputTracker())] == [  # type: ignore[union-attr]
         first.example.positives
     ]
+    plain.write_text("flight\tit is me\tno\nwho is it\tit is me\tnot you\n")
+    assert [passage.text for passage in read_passages(str(plain))] == ["it is me", "no", "not you"]
+    assert [query.text for query in read_queries(str(plain))] == ["flight", "who is it"]
     for repeated in ("query\tpos\tpositive", "anchor\tquery\tpositive", "query\tpos\tneg\tneg"):
         headed.write_text(f"{repeated}\nwho\n")
         with pytest.raises(RecordError, match=r"headed\.tsv:1: is a header with several columns '"):
@@ -177,6 +180,19 @@ def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
     headed.write_text("anchor\tpositive\tscore\nwho\tme\thigh\n")
     with pytest.raises(RecordError, match=r"headed\.tsv:2: 'score' must be a number, got 'high'$"):
         list(read_examples(str(headed)))
+
+
+def test_examples_with_an_id_of_the_query(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"_id": "7", "query": "who?", "pos": ["me"], "neg": ["you"]}\n' * 2)
+    (_, parsed), _ = readers.iter_examples(str(path), InputTracker())
+    assert isinstance(parsed, ParsedExample)
+    assert readers.load_qrels(str(path)) == {"7": {parsed.example.positives[0]: 1}}
+    assert [query.id for query in read_queries(str(path))] == [parsed.example.query_id] == ["7"]
+    assert [passage.id for passage in read_passages(str(path))] == [
+        *parsed.example.positives,
+        *parsed.example.negatives,
+    ]
 
 
 def test_triples_of_ids_are_grouped_by_query(tmp_path: Path) -> None:

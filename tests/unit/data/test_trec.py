@@ -142,10 +142,10 @@ def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
         ("corpus-id\tquery-id\tscore\nd1\tq1\t2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
         ("q1,d1,2\n", ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1; replace commas"),
         ('{"query-id": "q1", "corpus-id": "d1"}\n', ":1: 'score' is missing"),
-        ('{"_id": "q1", "text": "t"}\n', ":1: 'query-id' is missing .or query_id, qid.; other fields"),
+        ('{"_id": "q1", "text": "t"}\n', ":1: 'query-id' is missing .or query_id, qid, topic_id.; other"),
         ("q1\td1\t1\nq1\td 2\t1\n", ":2: expected 3 columns .*, got 4; ids have no white space"),
         ("corpus-id topic rel\nd1 q1 2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
-        ("topic doc judgement\nq1 d1 2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
+        ("topic doc value\nq1 d1 2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
         ("Doc\tQuery-ID\tScore\nd1\tq1\t2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
     ],
 )

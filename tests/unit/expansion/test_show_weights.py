@@ -89,7 +89,6 @@ def test_the_command_shows_passages_and_writes_a_page(folder, capfd):
         ["--with", "w"],
         ["--top-words", "3"],
         ["--tokenizer", "x"],
-        ["--json", "--term-weights"],
     ):
         with pytest.raises(UsageError):
             run_command(capfd, "show", "c", *wrong)

@@ -87,7 +87,7 @@ def test_queries_are_encoded_by_the_file_of_the_index(
         run_command(capfd, "index", f"{name}-vectors", "-o", name)
     runs = [run_command(capfd, "search", name, "queries.jsonl", "-k", "3").split("\n") for name in ("plain", "onnx")]
     assert [line.split()[:3] for line in runs[0] if line] == [line.split()[:3] for line in runs[1] if line]
-    with pytest.raises(MismatchError, match="encoder differs"):
+    with pytest.raises(MismatchError, match="it has another encoder"):
         run_command(capfd, "search", "plain", "onnx", "queries.jsonl")
 
 

