@@ -105,6 +105,10 @@ def test_documents_are_scored_by_their_best_passage(runs: Path, capfd: pytest.Ca
     write_rows(runs / "corpus.jsonl", rows)
     printed = run_command(capfd, *arguments, "--by", "source", "--corpus", "corpus.jsonl")
     assert printed.split()[-2:] == ["1.0000", "2"]
+    call = ["eval", "chunks.run", "--qrels", "docs.tsv", "--by", "source", "--corpus", "corpus.jsonl", "-o", "values"]
+    run_command(capfd, *call)
+    Path("corpus.jsonl").touch()  # its content is the same
+    assert "values is up to date" in get_messages(capfd, *call, "--skip-done")
 
 
 def test_run_on_stdin_loads_no_heavy_libraries(runs: Path) -> None:
