@@ -162,7 +162,7 @@ def test_errors_name_file_and_line(runs: Path, capfd: pytest.CaptureFixture[str]
     no_query = r"no query has judgments \(run: 'x', judgments: 'q1'\); pass the judgments of these queries$"
     faults: list[tuple[str, str, type[DrtkError], str]] = [
         ("x Q0 d1 1 1 a\n", QRELS, MismatchError, r"^x\.run: " + no_query),
-        (RUN, "", DrtkError, r"^x\.qrels: no judgments found; expected BEIR TSV or TREC qrels$"),
+        (RUN, "", DrtkError, r"^x\.qrels: no judgments found; expected a file of judgments$"),
         (RUN + "q3 Q0 d7 4 nan a\n", QRELS, RecordError, r"^x\.run:10: score 'nan' is not finite"),
         (twice, QRELS, RecordError, r"^x\.run:10: document 'd4' is listed a second time for query 'q3'"),
     ]
