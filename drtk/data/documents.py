@@ -99,7 +99,9 @@ def _read_text(path: Path) -> str:
             raise RecordError(
                 f"{path}:{line}", "neither UTF-8 nor of a supported type; convert it, or exclude it"
             ) from error
-        raise RecordError(f"{path}:{line}", f"not UTF-8{hint}; convert the file with iconv, or exclude it") from error
+        raise RecordError(
+            f"{path}:{line}", f"not UTF-8{hint}; convert the file with iconv, exclude it, or set `skip_bad`"
+        ) from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise RecordError(f"{path}:{line}", "contains a NUL character, so it is not a text file; exclude it")

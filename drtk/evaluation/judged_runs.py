@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -63,7 +64,7 @@ def load_judgments(
 
     store = open_corpus(corpus, tracker)
     judgments = read_judgments(qrels, tracker, corpus=store, by_source=by_source)
-    return judgments, RankingBuilder.from_settings(settings, document_of=store.get_document_id)
+    return judgments, RankingBuilder.from_settings(settings, document_of=lru_cache(1 << 20)(store.get_document_id))
 
 
 @dataclass(frozen=True)

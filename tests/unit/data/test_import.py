@@ -207,7 +207,11 @@ def test_rows_of_tables_become_documents(capfd: Capture, tmp_path: Path) -> None
         ("a.json", '{"a": 1', ":1: not JSON: ends after 7 bytes; the file is incomplete"),
         ("a.json", "[1]", ":1: expected a JSON object or an array of objects; exclude the file"),
         ("a.jsonl", '{"body": "x"}\n{"body": \n', ":2: not JSON: "),
-        ("a.md", "ok\n\xe9\n".encode("latin-1"), ":2: not UTF-8; convert the file with iconv, or exclude it"),
+        (
+            "a.md",
+            "ok\n\xe9\n".encode("latin-1"),
+            ":2: not UTF-8; convert the file with iconv, exclude it, or set `skip_bad`",
+        ),
         ("a.txt", "ok\n\0", ":2: contains a NUL character"),
         ("a.pdf", make_pdf("Text.")[:60], ":1: damaged or not a PDF file; repair or exclude it"),
         ("a.docx", b"PK\3\4no", ":1: damaged or not a .docx file (File is not a zip file); exclude it"),
