@@ -178,7 +178,7 @@ drtk_ticker() {
         if [ -t 2 ]; then
             printf '\r\033[K  installing %s, %d s: %s' "$name" "$seconds" "$step" >&2
         elif [ "$seconds" -eq 10 ] || [ $((seconds % 30)) -eq 0 ]; then
-            drtk_say "still installing $name, $seconds s: $step"
+            drtk_say "still installing $name, $seconds s${step:+: $step}"
         fi
     done
 }

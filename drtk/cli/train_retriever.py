@@ -67,7 +67,7 @@ def train_retriever(
     if corpus is None or queries is None:
         option = "corpus" if corpus is None else "queries"
         kind = "passages" if corpus is None else "queries"
-        advice = f"for examples with texts, drtk convert --as {kind} writes it"
+        advice = f"for examples with texts, create it with drtk convert --as {kind}"
         raise UsageError(f"--{option} FILE is required, or --data DIR; {advice}")
     from drtk.data.beir import choose_dev_split
     from drtk.data.checks import check_examples, check_first_record, check_same_corpus, warn_of_other_kind

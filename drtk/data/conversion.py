@@ -51,7 +51,9 @@ def convert_records(sources: Sequence[str], settings: ConversionSettings, job: F
         job.batch_size = BATCH_SIZE  # an example may have a hundred texts
     _write_records(stream, form, job, add_texts)
     if kind == "examples" and not form.needs and job.counts.get(_GENERATED_IDS):
-        log("ids were generated from texts that are not in the output; `as` passages and `as` queries write the texts")
+        log(
+            "ids were generated from texts that are not in the output; write the texts with `as` passages and `as` queries"
+        )
 
 
 def iter_records(source: str, kind: str, tracker: InputTracker, side_files: Sequence[str]) -> Iterator[Any]:

@@ -26,7 +26,7 @@ from drtk.records import Example, Passage, Query
 # Sources of negatives in DPR's data.
 DPR_HARD, DPR_OTHER = "hard", "other"
 _LIKE_NEGATIVE = re.compile(r"(hard_?)?negatives?_?\d*")  # names that could be meant for NEGATIVE
-_QUERY_FIELDS = ("_id", "query_id", "qid", "query", "question", "query_text", "answers", "answer")
+_QUERY_FIELDS = ("query_id", "qid", "query", "question", "query_text", "answers", "answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +257,8 @@ def _parse_scored_ids(items: Any, field: str) -> dict[str, float | None]:
 def _take_query(row: Row) -> Query:
     """Remove and return the query of a row. Without an id, it gets one generated from its text."""
     fields: Row = {name: row.pop(name) for name in _QUERY_FIELDS if name in row}
+    if "_id" in row and not ("query_id" in fields or "qid" in fields):
+        fields["_id"] = row.pop("_id")
     if "query_text" in fields:
         fields.setdefault("query", fields.pop("query_text"))
     if not ("query" in fields or "question" in fields):

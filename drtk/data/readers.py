@@ -107,7 +107,7 @@ def read_examples(source: str, *, tracker: InputTracker | None = None) -> Iterat
     for parsed in iter_valid(iter_examples(source, tracker), source, tracker):
         if parsed.has_new_ids:
             raise DrtkError(
-                f"{get_source_name(source)}: has texts without ids; convert it with drtk convert, "
+                f"{get_source_name(source)}: has texts without ids; run drtk convert three times, with "
                 "`as` examples, passages and queries"
             )
         yield parsed.example
@@ -261,11 +261,13 @@ def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
             return parse_rows(parse_example_lines(tracker.iter_lines(source)), _parse_positives)
         is_known = all(map(str.isdigit, columns)) or columns[0].lower() == QRELS_HEADER[0]
         if has_ids:
-            problem = "is a header of lines with three ids; remove it, and order the columns as qid, positive, negative"
+            problem = "is a header above id triples; remove it; expected the columns qid, positive, negative"
         elif is_header:
-            problem = f"is a header without 'query' and 'positive'; {RENAME_EXAMPLES}"
+            problem = (
+                f"is a header that lacks 'query' or 'positive'; {RENAME_EXAMPLES}; write ids as lines such as {EXAMPLE}"
+            )
         else:
-            problem = f"columns without names; before texts, add a header line, such as query<TAB>positive<TAB>negative; write ids as lines such as {EXAMPLE}"
+            problem = f"columns without names; for texts, add a header such as query<TAB>positive<TAB>negative; for ids, write lines such as {EXAMPLE}"
         if (is_header or len(columns) in (2, 3)) and not is_known:
             return reject_lines(tracker.iter_lines(source), problem)
     return parse_rows(iter_json_rows(source, tracker), _parse_positives)
@@ -281,7 +283,9 @@ def _are_text_examples(lines: list[bytes]) -> bool:
     """Return whether the first lines of a file are training data with texts: below a header, or MS MARCO's triples."""
     if not lines or parse_example_header(lines[0]) is not None:
         return bool(lines)
-    return not are_names(lines[0].decode(errors="replace").split("\t")) and are_text_triples(lines)
+    columns = lines[0].decode(errors="replace").split("\t")
+    is_header = are_names(columns) or all(len(column.split()) == 1 for column in columns)
+    return not is_header and are_text_triples(lines)
 
 
 def _parse_positives(row: Row) -> ParsedExample:
@@ -405,7 +409,9 @@ def _iter_records_or_examples(
         lines = _peek_lines(source, tracker)
         has_examples = _are_text_examples(lines)
         if has_examples and parse_example_header(lines[0]) is None:
-            warn(f"{get_source_name(source)}: read as training data: query, positive, negative")
+            warn(
+                f"{get_source_name(source)}: read as training data (query, positive, negative); for a corpus, add a header such as id<TAB>title<TAB>text"
+            )
         rows = _parse_lines(tracker.iter_lines(source), parse_example_lines if has_examples else parse_tsv)
     else:
         rows = iter_json_rows(source, tracker)

@@ -27,7 +27,7 @@ GRADE_NAMES = (
 MAX_LINES = 10  # number of first lines that are read
 # Usual names of columns, in lower case, such as doc_id, passageid and sentence1.
 _NAME = re.compile(
-    r"([a-z]+[_-])*(id|[pqu]id|pmid|(doc|topic|query|question|document|passage|paragraph|corpus|article)([_-]?id)?|docno|sentence[_-]?\d?"
+    r"([a-z]+[_-])*(id|[pqu]id|pmid|(doc|topic|query|question|document|passage|paragraph|corpus|article|chunk|segment|psg|claim|term|file)([_-]?id)?|docno|docnum|uuid|idx|num|number|filename|anchor|sentence[_-]?\d?"
     r"|text|title|name|body|abs|abstract|contents?|context|answers?|description|url|index|key|value|iter|iteration|pos|positive"
     r"|neg([_-]?\d+)?|negative([_-]?\d+)?|scores?|label|grade|rank|rating|rel|relevance|relevancy|qrel|judge?ment|split)"
 )

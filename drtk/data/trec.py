@@ -305,13 +305,11 @@ def iter_qrel_lines(source: str, *, tracker: InputTracker) -> Iterator[tuple[int
                 is_header = columns[-1].lower() in GRADE_NAMES
                 if len(columns) in (3, 4) and (is_header or are_names(columns)):
                     names = [column.lower() for column in columns]
-                    is_reversed = names[0].startswith(("corpus", "doc", "passage", "pid")) or (
-                        names[1].startswith("q") and names[0][:1] != "q"
-                    )
-                    if is_reversed or not is_header:
-                        raise RecordError(
-                            f"{source}:{number}", f"is a header; expected the columns '{' '.join(QRELS_HEADER)}'"
-                        )
+                    is_query = [name != "q0" and name.startswith(("q", "topic")) for name in names]
+                    is_document = names[0].startswith(("corpus", "doc", "passage", "pid"))
+                    if is_document or (is_query[1] and not is_query[0]) or not is_header:
+                        problem = f"is a header with other columns; rename and order them as '{' '.join(QRELS_HEADER)}'"
+                        raise RecordError(f"{source}:{number}", problem)
                     continue
             qrel = _parse_qrel(columns, 3 if beir else 4)
         except ValueError as error:
@@ -321,7 +319,7 @@ def iter_qrel_lines(source: str, *, tracker: InputTracker) -> Iterator[tuple[int
 
 
 def parse_qrel_row(row: Row) -> Qrel:
-    """Return the judgment of a row with the names of BEIR or usual ones. Raises ValueError for an invalid row."""
+    """Return the judgment of a row with BEIR's or other usual field names. Raises ValueError for an invalid row."""
     row = row.copy()
     query_id = parse_id(take_field(row, "query-id", "query_id", "qid", "topic_id"), "query-id")
     names = ("corpus-id", "corpus_id", "doc_id", "docid", "docno", "document_id", "passage_id", "pid")
@@ -348,7 +346,11 @@ def _parse_qrel(columns: list[str], count: int) -> Qrel:
         shape = " ".join(QRELS_HEADER) if count == 3 else "qid 0 docid grade"
         has_commas = len(columns) == 1 and "," in columns[0]
         advice = (
-            "; replace commas by tabs" if has_commas else "; ids have no white space" if len(columns) > count else ""
+            "; replace commas with tabs"
+            if has_commas
+            else "; remove white space from ids"
+            if len(columns) > count
+            else ""
         )
         raise ValueError(f"expected {count} columns '{shape}', separated by tabs or spaces, got {len(columns)}{advice}")
     return Qrel(columns[0], columns[-2], _parse_int(columns[-1], "grade"))

@@ -36,7 +36,7 @@ def parse_passage_lines(lines: Iterator[NumberedLine], *, name: str) -> Iterator
         return _parse_quoted(lines)
     if names == QRELS_HEADER:
         return reject_lines(chain([first], lines), "is the header of judgments in BEIR's format; expected passages")
-    if are_names(columns) or _has_names(names, {"title", *_QUERY_TEXTS, *PASSAGE_IDS}):
+    if are_names(columns) or _has_known_names(names, {"title", *_QUERY_TEXTS, *PASSAGE_IDS}):
         return _parse_lines_below(first, names, lines, PASSAGE_IDS, ("text",), ("title",))
     if len(columns) == 3 and len(columns[2]) > len(columns[1]):
         warn(
@@ -55,7 +55,7 @@ def parse_query_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     columns = first[1].decode(errors="replace").split("\t")
     names = _read_names(columns)
     is_qa = len(columns) == 2 and _unquote_field(columns[1].strip()).startswith("[")
-    if (are_names(columns) or _has_names(names, {*_QUERY_TEXTS, *QUERY_IDS})) and not is_qa:
+    if (are_names(columns) or _has_known_names(names, {*_QUERY_TEXTS, *QUERY_IDS})) and not is_qa:
         return _parse_lines_below(first, names, lines, QUERY_IDS, _QUERY_TEXTS)
     return _parse_lines(
         chain([first], lines), _parse_question if is_qa else _parse_pair if len(columns) == 2 else None, "2 (qid text)"
@@ -130,8 +130,8 @@ def _read_names(columns: list[str]) -> list[str]:
     return [_unquote_field(column.strip()).lower() for column in columns]
 
 
-def _has_names(names: list[str], known: set[str]) -> bool:
-    """Return whether a first line has known names of columns. A text of a record may also be one, such as the title Query."""
+def _has_known_names(names: list[str], known: set[str]) -> bool:
+    """Return whether a first line has known names of columns. A single one is not enough, as a text may equal it: the title Query."""
     num_known = sum(name in known for name in names)
     return names[0] in known or num_known > 1 or (num_known == 1 and len(names) == 2)
 

@@ -54,7 +54,7 @@ def validate_file(source: str, settings: ValidationSettings) -> Findings:
 def validate_collection(source: str, settings: ValidationSettings) -> Iterator[Findings]:
     """Check the files of a collection, and the ids in its judgments; yield the findings of each file.
 
-    Ids are not compared with a file that has unreadable lines or an id twice; logs this.
+    Skips the comparison of ids, with a message, for files with unreadable lines or repeated ids.
     Raises UsageError for settings that apply to single files only.
     """
     _check_no_file_settings(settings, f"{source} is a collection")

@@ -48,7 +48,7 @@ def sample_random_ids(
     """Sample up to `count` distinct ids that are not in `excluded` and for which `is_allowed` returns True.
 
     total: number of ids; `get_id` returns the id of a number below it
-    Uses rejection sampling, but a random order of all ids if many are excluded.
+    Uses rejection sampling, or a random permutation of all ids if many are excluded.
     """
     sampled: dict[str, None] = {}
     if total >= 4 * (count + len(excluded)):

@@ -405,7 +405,7 @@ class QueryStream:
                 return None
             if parsed.has_new_ids:
                 raise DrtkError(
-                    f"{get_source_name(source)}: contains texts, not ids; convert it with drtk convert, "
+                    f"{get_source_name(source)}: contains texts, not ids; run drtk convert three times, with "
                     "`as` examples, passages and queries"
                 )
             query = _convert_example(name, parsed)

@@ -262,7 +262,7 @@ def to_json_values(settings: Mapping[str, Any]) -> dict[str, Any]:
 def is_unchanged(entry: Mapping[str, Any], output: str = "") -> bool:
     """Return whether an input still matches its manifest entry, by size, and by time or content; False for streams.
 
-    output: path that is ignored in a folder
+    output: file that is ignored in a folder, with its manifest
     """
     path = Path(entry["path"])
     if is_from_stream(entry) or is_stream(entry["path"]) or not path.exists():

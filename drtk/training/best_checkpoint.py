@@ -140,7 +140,7 @@ class ModelSelection:
 
     @property
     def should_stop(self) -> bool:
-        """Whether `patience` evaluations without improvement of any metric have passed."""
+        """Whether no metric has improved in the last `patience` evaluations."""
         patience, bests = self._patience, self.best.values()
         return patience is not None and bool(bests) and all(best.since >= patience for best in bests)
 
@@ -208,14 +208,14 @@ class ModelSelection:
                 warn(
                     f"no evaluation improved on the initial {metric} of {best.value:z.4f}; saving the weights of the start model"
                 )
-            save(*filter(None, [name]))
+            save(name) if name else save()
             interval = {} if best.interval is None else {"interval": [*best.interval]}
             results[name] = {"step": best.step, metric: best.value, **interval}
         return results.get("", results)
 
 
 def _get_subfolder(folder: Path, name: str) -> Path:
-    """Return the folder for the best weights of a selected model; "": `folder`, a checkpoint or the folder of checkpoints"""
+    """Return the folder for the best weights of the selected model `name`; "": `folder` itself."""
     return folder / f"best-{name}" if name else folder
 
 

@@ -84,7 +84,7 @@ def test_generated_ids_of_passages_depend_only_on_the_text(tmp_path: Path) -> No
     path = str(tmp_path / "train.jsonl")
     assert [passage.text for passage in read_passages(path)] == ["yes", "no", "maybe"]  # each once
     assert [query.text for query in read_queries(path)] == ["who?", "what?"]
-    with pytest.raises(DrtkError, match=r"has texts without ids; convert it with"):
+    with pytest.raises(DrtkError, match=r"has texts without ids; run drtk convert three"):
         list(read_examples(path))
 
 
@@ -141,7 +141,7 @@ def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
         plain.write_text(rows)
         with pytest.raises(
             RecordError,
-            match=r"triples\.tsv:1: columns without names; before texts, add a header line, such as query<TAB>",
+            match=r"triples\.tsv:1: columns without names; for texts, add a header such as query<TAB>",
         ):
             list(read_examples(str(plain)))
     headed.write_text("Query\tpos\tneg\nwho is it\tit is me\tnot you\n")
@@ -153,9 +153,9 @@ def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
     plain.write_text("\n" + "who is it\tit is me\tnot you\n" + f"flight\tit is me{' or he' * 9999}\tno\n" * 9)
     assert next(readers.iter_examples(str(plain), InputTracker())) == (2, first)  # of 700 kB
     for header, lines, problem in (
-        ("qid\tpos_id\tneg_id", "7\t1000\t2000\n8\t1000\t2000\n", "is a header of lines with three ids; remove it"),
-        ("query\tpositive\tnegative", "7\t1000\t2000\n8\t1000\t2000\n", "is a header of lines with three ids; remove"),
-        ("question\tanswer\tcontext", "who is it\tit is me\tnot you\n", "is a header without 'query' and 'positive'"),
+        ("qid\tpos_id\tneg_id", "7\t1000\t2000\n8\t1000\t2000\n", "is a header above id triples; remove it"),
+        ("query\tpositive\tnegative", "7\t1000\t2000\n8\t1000\t2000\n", "is a header above id triples; remove"),
+        ("question\tanswer\tcontext", "who is it\tit is me\tnot you\n", "is a header that lacks 'query' or 'positive'"),
     ):
         plain.write_text(f"{header}\n{lines}")
         with pytest.raises(RecordError, match=rf"triples\.tsv:1: {problem}"):
@@ -193,6 +193,14 @@ def test_examples_with_an_id_of_the_query(tmp_path: Path) -> None:
         *parsed.example.positives,
         *parsed.example.negatives,
     ]
+
+
+def test_an_id_of_a_row_does_not_replace_that_of_the_query(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"_id": "e1", "query_id": "7", "query": "who?", "positive_document_ids": ["d1"]}\n')
+    ((_, parsed),) = readers.iter_examples(str(path), InputTracker())
+    assert isinstance(parsed, ParsedExample)
+    assert (parsed.example.query_id, parsed.example.extra) == ("7", {"_id": "e1"})
 
 
 def test_triples_of_ids_are_grouped_by_query(tmp_path: Path) -> None:

@@ -139,14 +139,30 @@ def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("corpus-id\tquery-id\tscore\nd1\tq1\t2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
-        ("q1,d1,2\n", ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1; replace commas"),
+        (
+            "corpus-id\tquery-id\tscore\nd1\tq1\t2\n",
+            ":1: is a header with other columns; rename and order them as 'query-id corpus-id score'",
+        ),
+        (
+            "q1,d1,2\n",
+            ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1; replace commas with",
+        ),
         ('{"query-id": "q1", "corpus-id": "d1"}\n', ":1: 'score' is missing"),
         ('{"_id": "q1", "text": "t"}\n', ":1: 'query-id' is missing .or query_id, qid, topic_id.; other"),
-        ("q1\td1\t1\nq1\td 2\t1\n", ":2: expected 3 columns .*, got 4; ids have no white space"),
-        ("corpus-id topic rel\nd1 q1 2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
-        ("topic doc value\nq1 d1 2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
-        ("Doc\tQuery-ID\tScore\nd1\tq1\t2\n", ":1: is a header; expected the columns 'query-id corpus-id score'"),
+        ("q1\td1\t1\nq1\td 2\t1\n", ":2: expected 3 columns .*, got 4; remove white space from ids"),
+        (
+            "corpus-id topic rel\nd1 q1 2\n",
+            ":1: is a header with other columns; rename and order them as 'query-id corpus-id score'",
+        ),
+        ("article_id\ttopic_id\trelevance\nd1\tq1\t2\n", ":1: is a header with other columns; rename"),
+        (
+            "topic doc value\nq1 d1 2\n",
+            ":1: is a header with other columns; rename and order them as 'query-id corpus-id score'",
+        ),
+        (
+            "Doc\tQuery-ID\tScore\nd1\tq1\t2\n",
+            ":1: is a header with other columns; rename and order them as 'query-id corpus-id score'",
+        ),
     ],
 )
 def test_invalid_judgments_are_rejected(tmp_path: Path, text: str, problem: str) -> None:
