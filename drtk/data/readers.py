@@ -264,7 +264,7 @@ def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
             problem = "is a header above id triples; remove it; expected the columns qid, positive, negative"
         elif is_header:
             problem = (
-                f"is a header that lacks 'query' or 'positive'; {RENAME_EXAMPLES}; write ids as lines such as {EXAMPLE}"
+                f"is a header without 'query' or 'positive'; {RENAME_EXAMPLES}; write ids as lines such as {EXAMPLE}"
             )
         else:
             problem = f"columns without names; for texts, add a header such as query<TAB>positive<TAB>negative; for ids, write lines such as {EXAMPLE}"
@@ -281,8 +281,10 @@ def _peek_lines(source: str, tracker: InputTracker) -> list[bytes]:
 
 def _are_text_examples(lines: list[bytes]) -> bool:
     """Return whether the first lines of a file are training data with texts: below a header, or MS MARCO's triples."""
-    if not lines or parse_example_header(lines[0]) is not None:
-        return bool(lines)
+    if not lines:
+        return False
+    if parse_example_header(lines[0]) is not None:
+        return True
     columns = lines[0].decode(errors="replace").split("\t")
     is_header = are_names(columns) or all(len(column.split()) == 1 for column in columns)
     return not is_header and are_text_triples(lines)

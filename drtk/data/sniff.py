@@ -13,21 +13,13 @@ from drtk.data.json_arrays import iter_array_rows
 from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, is_example, is_json_array
 
 _QUERY_TEXT_FIELDS = ("text", "question", "query", "query_text")
-GRADE_NAMES = (
-    "score",
-    "rel",
-    "relevance",
-    "relevancy",
-    "grade",
-    "label",
-    "judgment",
-    "judgement",
-    "qrel",
-)  # last column in a header of judgments
+# Last column in a header of judgments.
+GRADE_NAMES = ("score", "rel", "relevance", "relevancy", "grade", "label", "judgment", "judgement")
 MAX_LINES = 10  # number of first lines that are read
 # Usual names of columns, in lower case, such as doc_id, passageid and sentence1.
 _NAME = re.compile(
-    r"([a-z]+[_-])*(id|[pqu]id|pmid|(doc|topic|query|question|document|passage|paragraph|corpus|article|chunk|segment|psg|claim|term|file)([_-]?id)?|docno|docnum|uuid|idx|num|number|filename|anchor|sentence[_-]?\d?"
+    r"([a-z]+[_-])*(id|[pqu]id|pmid|docno|docnum|uuid|idx|num|number|filename|anchor|sentence[_-]?\d?"
+    r"|(doc|topic|query|question|document|passage|paragraph|corpus|article|chunk|segment|psg|claim|term|file)([_-]?id)?"
     r"|text|title|name|body|abs|abstract|contents?|context|answers?|description|url|index|key|value|iter|iteration|pos|positive"
     r"|neg([_-]?\d+)?|negative([_-]?\d+)?|scores?|label|grade|rank|rating|rel|relevance|relevancy|qrel|judge?ment|split)"
 )

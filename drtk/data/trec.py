@@ -344,13 +344,8 @@ def _describe_line_error(error: ValueError, line: bytes, number: int, expected: 
 def _parse_qrel(columns: list[str], count: int) -> Qrel:
     if len(columns) != count:
         shape = " ".join(QRELS_HEADER) if count == 3 else "qid 0 docid grade"
-        has_commas = len(columns) == 1 and "," in columns[0]
-        advice = (
-            "; replace commas with tabs"
-            if has_commas
-            else "; remove white space from ids"
-            if len(columns) > count
-            else ""
-        )
+        advice = "; remove white space from ids" if len(columns) > count else ""
+        if len(columns) == 1 and "," in columns[0]:
+            advice = "; replace commas with tabs"
         raise ValueError(f"expected {count} columns '{shape}', separated by tabs or spaces, got {len(columns)}{advice}")
     return Qrel(columns[0], columns[-2], _parse_int(columns[-1], "grade"))

@@ -155,7 +155,7 @@ def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
     for header, lines, problem in (
         ("qid\tpos_id\tneg_id", "7\t1000\t2000\n8\t1000\t2000\n", "is a header above id triples; remove it"),
         ("query\tpositive\tnegative", "7\t1000\t2000\n8\t1000\t2000\n", "is a header above id triples; remove"),
-        ("question\tanswer\tcontext", "who is it\tit is me\tnot you\n", "is a header that lacks 'query' or 'positive'"),
+        ("question\tanswer\tcontext", "who is it\tit is me\tnot you\n", "is a header without 'query' or 'positive'"),
     ):
         plain.write_text(f"{header}\n{lines}")
         with pytest.raises(RecordError, match=rf"triples\.tsv:1: {problem}"):
