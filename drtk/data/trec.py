@@ -348,4 +348,4 @@ def _parse_qrel(columns: list[str], count: int) -> Qrel:
         if len(columns) == 1 and "," in columns[0]:
             advice = "; replace commas with tabs"
         raise ValueError(f"expected {count} columns '{shape}', separated by tabs or spaces, got {len(columns)}{advice}")
-    return Qrel(columns[0], columns[-2], _parse_int(columns[-1], "grade"))
+    return Qrel(columns[0], columns[-2], _parse_int(columns[-1].removesuffix(".0"), "grade"))  # pandas writes 1.0

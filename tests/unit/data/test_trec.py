@@ -42,7 +42,7 @@ def test_separators_and_line_ends_of_a_run_do_not_matter(tmp_path: Path, text: s
 
 RUN_LINES = ("q1 Q0 d1 1 9.5 t", "q1 Q0 d2 2 9.25 t", "q1 Q0 d4 4 8 t")
 READ_RUN = {"q1": [("d1", 9.5), ("d2", 9.25), ("d4", 8.0)]}
-QREL_LINES, READ_QRELS = ("q1 0 d1 1", "q1 0 d2 0", "q1 0 d3 1"), {"q1": {"d1": 1, "d2": 0, "d3": 1}}
+QREL_LINES, READ_QRELS = ("q1 0 d1 1", "q1 0 d2 0", "q1 0 d3 1.0"), {"q1": {"d1": 1, "d2": 0, "d3": 1}}
 
 
 @pytest.mark.parametrize(
