@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 IGNORE_INDEX = -100
-_CPU_LOGITS, _GPU_LOGITS = 1 << 24, 1 << 26  # logits in memory at once: 549 and 2,198 tokens with BERT's vocabulary
+_CPU_LOGITS, _GPU_LOGITS = 1 << 23, 1 << 26  # logits in memory at once: 274 and 2,198 tokens with BERT's vocabulary
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
