@@ -36,7 +36,7 @@ DPR_TABLE = [
 ]
 
 
-def test_token_match() -> None:
+def test_token_match():
     for answer, text, contained in DPR_TABLE:
         assert TokenMatcher([answer])(text) is contained, answer
     assert not TokenMatcher(["", " \u200b"])  # DPR's code lets an empty answer match everything
@@ -46,7 +46,7 @@ def test_token_match() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_pattern_match() -> None:
+def test_pattern_match():
     assert PatternMatcher([r"19\d\d"])("in 1984, and")
     assert PatternMatcher(["PARIS|rome"])("to Rome")
     assert PatternMatcher(["^two$"])("one\ntwo\nthree")
@@ -59,7 +59,7 @@ def test_pattern_match() -> None:
     assert PatternMatcher(["[[]x"])("a [x")  # without a warning
 
 
-def test_exact_match_and_f1() -> None:
+def test_exact_match_and_f1():
     for prediction, answer, equal in (
         ("U.S.", "US", True),
         ("1,000", "1000", True),
@@ -101,7 +101,7 @@ def respell(text: str, how: int) -> str:
 @settings(max_examples=150)
 @given(TEXT, st.lists(TEXT, max_size=2), st.tuples(st.integers(0, 60), st.integers(0, 60)), st.integers(0, 7))
 @example(text="\u039f\u03a3'\u0391", others=["\u03bf\u03c2"], cut=(0, 0), how=0)
-def test_token_match_equals_the_reference(text: str, others: list[str], cut: tuple[int, int], how: int) -> None:
+def test_token_match_equals_the_reference(text, others, cut, how):
     assert tokenize_for_matching(text) == reference.tokens(text)
     answers = [respell(text[cut[0] : cut[0] + cut[1]], how), *others]
     expected = any(reference.tokens(answer) and reference.contains_tokens(answer, text) for answer in answers)

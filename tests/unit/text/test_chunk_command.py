@@ -37,18 +37,11 @@ def sentence_of(pieces):
     return " ".join(["Word", *["word"] * (pieces - 2)]) + "."  # the full stop is a piece
 
 
-def test_known_answers(run, tmp_path):
+def test_policy_tokenizer_and_limits_are_used(run, tmp_path):
     folder = word_pieces(tmp_path / "tokenizer")
-    documents = [{"_id": "d", "text": " ".join(map(sentence_of, [60, 70, 30, 150, 10, 140, 5]))}]
-    lengths = {}
-    for policy in ("greedy", "condenser", "cotmae"):
-        rows, log = run(documents, "--tokenizer", folder, "--policy", policy)
-        lengths[policy] = [row["text"].count("ord") + row["text"].count(".") for row in rows]
-    assert lengths == {
-        "greedy": [130, 30, 144, 16, 140, 5],
-        "condenser": [130, 30, 150, 10, 140, 5],
-        "cotmae": [160, 150, 150, 5],
-    }
+    documents = [{"_id": "d", "text": " ".join(map(sentence_of, [60, 70, 150, 10]))}]
+    rows, log = run(documents, "--tokenizer", folder, "--policy", "condenser")
+    assert [row["text"].count("ord") + row["text"].count(".") for row in rows] == [130, 150, 10]
     assert "with 2 special tokens a model reads 146 (use --set reserve_special" in log
     rows, _ = run([{"_id": "d", "text": "w " * 257}], "--policy", "words")
     assert [len(row["text"].split()) for row in rows] == [100, 100, 57]
@@ -60,9 +53,8 @@ def test_known_answers(run, tmp_path):
 def test_fields_bare_and_empty_documents(run, tmp_path):
     document = {"_id": "d", "title": "T", "text": "He went.", "queries": ["who?"], "metadata": {"url": "u"}}
     rows, log = run([{"_id": "a", "text": ""}, document, {"_id": "c", "text": " "}])
-    assert [(row["_id"], row["title"], row["queries"], row["metadata"]["url"]) for row in rows] == [
-        ("d#0", "T", ["who?"], "u")
-    ]
+    (row,) = rows
+    assert (row["_id"], row["title"], row["queries"], row["metadata"]["url"]) == ("d#0", "T", ["who?"], "u")
     assert "3 in, 1 out, 2 empty" in log
     assert json.loads((tmp_path / "out.jsonl.meta.json").read_text())["counts"]["empty"] == 2
     assert sorted(run([document], "--bare")[0][0]) == ["_id", "metadata", "text"]
@@ -99,13 +91,8 @@ def test_an_installed_sentence_model_is_used(run, tmp_path, monkeypatch):
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
     folder = tmp_path / "tokenizers" / "punkt_tab" / "latin"
     folder.mkdir(parents=True)
-    files = {
-        "abbrev_types.txt": "abk",
-        "collocations.tab": "a\tb",
-        "sent_starters.txt": "he",
-        "ortho_context.tab": "went\t32",
-    }
-    for name, line in files.items():
+    lines = {"abbrev_types.txt": "abk", "collocations.tab": "a\tb", "sent_starters.txt": "he"}
+    for name, line in (lines | {"ortho_context.tab": "went\t32"}).items():
         (folder / name).write_text(line + "\n")
     documents = [{"_id": "d", "text": "See the abk. went is here. And xyz. went is here."}]
     (row,), log = run(documents, "--language", "latin")
@@ -116,10 +103,8 @@ def test_an_installed_sentence_model_is_used(run, tmp_path, monkeypatch):
         "went is here.",
     ]
     (folder / "abbrev_types.txt").unlink()  # an incomplete model counts as not installed
-    assert (
-        "to use nltk's model instead, run python -m nltk.downloader punkt_tab"
-        in run(documents, "--language", "latin")[1]
-    )
+    _, log = run(documents, "--language", "latin")
+    assert "to use nltk's model instead, run python -m nltk.downloader punkt_tab" in log
 
 
 def test_a_language_has_a_name_and_a_code(run, monkeypatch):
@@ -133,10 +118,10 @@ def test_a_language_has_a_name_and_a_code(run, monkeypatch):
     assert asked == ["english", "english", "german", "german", "latin"]
 
 
-def test_a_megabyte_without_a_space_is_cut_by_word_pieces(run, tmp_path):
-    documents = [{"_id": "big", "text": "word-" * 200_000}]
+def test_a_long_text_without_a_space_is_cut_by_word_pieces(run, tmp_path):
+    documents = [{"_id": "big", "text": "word-" * 40_000}]
     rows, _ = run(documents, "--tokenizer", word_pieces(tmp_path / "tokenizer"), "--set", "punkt_mb=0.01")
-    assert "".join(row["text"] for row in rows) == "word-" * 200_000
+    assert "".join(row["text"] for row in rows) == "word-" * 40_000
     assert max(row["text"].count("word") + row["text"].count("-") for row in rows) == 144
 
 

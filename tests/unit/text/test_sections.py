@@ -85,9 +85,6 @@ def test_pages_are_found_by_characters_other_than_white_space() -> None:
     assert find_pages(document, Section(0, len(text)), plain, words) == [1, 1, 2, 3]
     start = text.index("two")
     rest = " ".join(text[start:].split())
-    assert find_pages(document, Section(start, len(text)), rest, [0, rest.index("three"), rest.index("four")]) == [
-        1,
-        2,
-        3,
-    ]
+    words = [0, rest.index("three"), rest.index("four")]
+    assert find_pages(document, Section(start, len(text)), rest, words) == [1, 2, 3]
     assert find_pages(Passage("d", text), Section(0, 3), "one", [0]) is None

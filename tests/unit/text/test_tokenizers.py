@@ -30,9 +30,7 @@ def test_a_boundary_is_between_words_if_possible(tmp_path):
     assert units == TextUnits([0, 5, 9, 13], [True, True, False, True])  # word | word ##ing | word
     assert units.find_boundary(0, 2) == 1  # not between "word" and "##ing"
     assert units.find_boundary(1, 2) == 2  # a single word is cut
-    units = TextUnits(
-        [0, 0, 0, 1, 1, 1], [True, False, False, False, False, False]
-    )  # two letters of three bytes, one word
+    units = TextUnits([0, 0, 0, 1, 1, 1], [True, *[False] * 5])  # two letters of three bytes, one word
     assert units.find_boundary(0, 5) == 3
     assert units.find_boundary(0, 2) == 3  # not within the first letter
     assert units.find_boundary(3, 4) == 6
