@@ -1,9 +1,6 @@
 """Vectors do not depend on batches, shards or interruptions."""
 
-from __future__ import annotations
-
 import dataclasses
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +20,7 @@ from drtk.runtime.runners import RunnerSettings
 from drtk.runtime.sharding import select_shard
 from drtk.text.batching import TokenizedTexts
 from tests.expansion_collection import write_rows
-from tests.run_commands import Capture, run_command, write_text
+from tests.run_commands import run_command
 from tests.tiny_models import make_passages, save_tiny_encoder
 
 
@@ -87,7 +84,7 @@ def test_shards_and_parts_hold_every_record_once(model, tmp_path):
 
 def test_passages_without_text_are_reported(model, folder, capfd):
     rows = [{"_id": "a", "text": "rivers"}, {"_id": "b", "title": "T", "text": ""}, {"_id": "c", "text": " "}]
-    write_text(folder / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / "corpus.jsonl", rows)
     call = ["encode", "corpus.jsonl", "--model", model, "-q", "--device", "cpu"]
     warning = "drtk: corpus.jsonl: {} of 3 passages have no text; their vectors are meaningless\n"
     for options, said in (
@@ -179,12 +176,10 @@ def test_half_precision_is_close_on_the_cpu(model):
 
 def test_truncated_texts_are_reported_also_after_resuming(model, tmp_path, monkeypatch, capfd):
     records = [Passage(f"d{number}", "rivers " * number) for number in range(1, 41)]
-    write_text(tmp_path / "c.jsonl", "".join(json.dumps({"_id": r.id, "text": r.text}) + "\n" for r in records))
+    write_rows(tmp_path / "c.jsonl", [{"_id": record.id, "text": record.text} for record in records])
     call = ["encode", str(tmp_path / "c.jsonl"), "--model", model, "--device", "cpu", "--max-length", "12"]
-    for role, unit, advice in (
-        ("passage", "passages", "; split them with `drtk chunk --tokenizer MODEL --max-tokens N`"),
-        ("query", "queries", ""),
-    ):
+    split = "; split them with `drtk chunk --tokenizer MODEL --max-tokens N`"
+    for role, unit, advice in (("passage", "passages", split), ("query", "queries", "")):
         app([*call, "--role", role, "-o", str(tmp_path / role)], standalone_mode=False)
         assert f"encode: 30 of 40 {unit} were truncated to 12 tokens{advice}\n" in capfd.readouterr().err
         assert read_json(tmp_path / role / "meta.json")["counts"]["truncated"] == 30
@@ -197,9 +192,7 @@ def test_truncated_texts_are_reported_also_after_resuming(model, tmp_path, monke
     assert writer.num_truncated == 30
 
 
-def test_an_index_that_is_built_in_another_folder_finds_the_corpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
-) -> None:
+def test_an_index_that_is_built_in_another_folder_finds_the_corpus(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "c.jsonl", [{"_id": "d", "text": "wing"}])
     run_command(capfd, "encode", "c.jsonl", "--model", save_tiny_encoder(tmp_path / "model"), "-o", "vectors")

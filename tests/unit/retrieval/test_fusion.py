@@ -1,7 +1,5 @@
 """Fusion: published known answers, ties, and the command."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from array import array
@@ -61,9 +59,6 @@ def test_minmax_and_zscore_bring_lists_to_one_scale():
     # zscore of 2, 0: mean 1, deviation 1; the missing b of the second list counts as its lowest, a's 0
     actual = dict(run_fusion([[("a", 2.0), ("b", 0.0)], [("a", 5.0)]], method="zscore"))
     assert actual == pytest.approx({"a": 1.0, "b": -1.0})
-
-
-def test_an_ensemble_is_the_sum_of_z_normalized_scores():
     # 6 2 1: mean 3, deviation 2.160247; 20 10 0: mean 10, deviation 8.164966
     one, two = [("c", 6.0), ("b", 2.0), ("a", 1.0)], [("b", 20.0), ("a", 10.0), ("c", 0.0)]
     sums = {"a": -0.925820, "b": 0.761835, "c": 0.163985}
@@ -109,10 +104,8 @@ def test_ties_are_ordered_by_descending_id_and_scores_decrease_in_single_precisi
     single = array("f", [value for _, value in actual])
     assert all(before > after for before, after in itertools.pairwise(single))
     assert [id for id, _ in actual] == ["d4", "d3", "d2", "d1", "d0"]
-    assert [id for id, _ in run_fusion([make_ranking("p q"), make_ranking("q p")], method="rrf")] == [
-        "q",
-        "p",
-    ]  # 1/61 + 1/62 each
+    tied = run_fusion([make_ranking("p q"), make_ranking("q p")], method="rrf")  # 1/61 + 1/62 each
+    assert [id for id, _ in tied] == ["q", "p"]
 
 
 def test_every_method_keeps_the_order_of_a_single_list():

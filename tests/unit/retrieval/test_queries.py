@@ -22,41 +22,24 @@ def data(tmp_path_factory):
     save_tiny_encoder(folder / "model")
     save_tiny_encoder(folder / "other", seed=2)
     write_collection(folder, 40)
-    for call in (
-        f"encode {folder}/corpus.jsonl --model {folder}/model -o {folder}/vectors",
-        f"index {folder}/vectors --type exact -o {folder}/dense",
-    ):
+    encode = f"encode {folder}/corpus.jsonl --model {folder}/model -o {folder}/vectors"
+    for call in (encode, f"index {folder}/vectors --type exact -o {folder}/dense"):
         app(call.split(), standalone_mode=False)
     return folder
 
 
-@pytest.fixture
-def index(data):
-    return data / "dense"
-
-
-def test_queries_are_encoded_with_the_settings_of_the_index(index, data, capfd):
-    actual = run_command(capfd, "search", index, data / "queries.jsonl", "-k", "5")
-    queries = ["encode", data / "queries.jsonl", "--model", data / "model", "--role", "query", "-o", data / "q"]
-    run_command(capfd, *queries)
-    stored = run_command(capfd, "search", index, data / "q", "-k", "5")
-    assert [line.split()[:4] for line in actual.splitlines()] == [line.split()[:4] for line in stored.splitlines()]
-    assert len(actual.splitlines()) == 40 * 5
-
-
 def encode(index, model, **settings):
-    return QueryEncoder(IndexGroup([str(index)], SearchSettings()), SearchSettings(**settings), model and str(model))(
-        ["rivers"]
-    )
+    group = IndexGroup([str(index)], SearchSettings())
+    return QueryEncoder(group, SearchSettings(**settings), model and str(model))(["rivers"])
 
 
-def test_a_copy_of_the_model_may_encode_and_another_model_may_not(index, data, tmp_path):
+def test_a_copy_of_the_model_may_encode_and_another_model_may_not(data, tmp_path):
     copy = shutil.copytree(data / "model", tmp_path / "copy")
-    np.testing.assert_array_equal(encode(index, copy), encode(index, None))
+    np.testing.assert_array_equal(encode(data / "dense", copy), encode(data / "dense", None))
     with pytest.raises(MismatchError, match=r"other: differs from the encoder of .*dense"):
-        encode(index, data / "other")
+        encode(data / "dense", data / "other")
     change_json(copy, "config_sentence_transformers.json", prompts={"query": "find: ", "document": ""})
-    encode(index, copy, prompt="find: ")  # an explicit prompt may differ from that of the model
+    encode(data / "dense", copy, prompt="find: ")  # an explicit prompt may differ from that of the model
 
 
 def change_json(folder, file, **entries):
@@ -81,11 +64,11 @@ CONFIGURATION_CHANGES = {
 
 
 @pytest.mark.parametrize("named", CONFIGURATION_CHANGES)
-def test_a_model_whose_configuration_changed_after_indexing_is_rejected(index, data, tmp_path, named):
+def test_a_model_whose_configuration_changed_after_indexing_is_rejected(data, tmp_path, named):
     file, entries = CONFIGURATION_CHANGES[named]
     copy = change_json(shutil.copytree(data / "model", tmp_path / "copy"), file, **entries)
     with pytest.raises(MismatchError, match=f"copy: differs from the encoder of .* in {named}; restore the encoder"):
-        encode(index, copy)
+        encode(data / "dense", copy)
 
 
 def test_a_run_is_out_of_date_after_its_encoder_was_replaced(data, tmp_path, capfd):

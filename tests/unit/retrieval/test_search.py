@@ -26,9 +26,8 @@ from tests.embedding_folders import ENCODER, write_embeddings
 
 def dense(folder, vectors, ids, *, kind="exact", encoder=ENCODER):
     """Build an index folder as drtk index does; return its name."""
-    rows, facts = open_embeddings(
-        [write_embeddings(folder.with_name(folder.name + "-v"), vectors, ids, encoder=encoder)]
-    )
+    source = write_embeddings(folder.with_name(folder.name + "-v"), vectors, ids, encoder=encoder)
+    rows, facts = open_embeddings([source])
     job = FolderJob("index", "index", str(folder))
     facts |= get_index_class(kind).build(rows, job.begin(), IndexSettings(), kind=kind)
     job.finish(type=kind, **facts)
@@ -47,33 +46,33 @@ def open_group(*folders, **settings):
     return IndexGroup(list(map(str, folders)), SearchSettings(**settings))
 
 
+def rank(folder, options, ids=("q",)):
+    """Return the rankings of queries with the vector (1)."""
+    return list(iter_rankings(open_group(folder), ids, np.ones((len(ids), 1), np.float32), options))
+
+
 def test_a_document_scores_as_its_best_passage_and_the_search_goes_deeper_for_enough_documents(tmp_path):
     # Document a: passages of 3 and 9; b: 5; c: 5. So a 9, then c before b, for the id is larger.
     folder = dense(tmp_path / "i", [[3.0], [9.0], [5.0], [5.0]], ["a#0", "a#1", "b#0", "c#0"])
-    actual = list(iter_rankings(open_group(folder), ["q"], np.float32([[1]]), RankingOptions(10, parse_document_id)))
-    assert actual == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
+    assert rank(folder, RankingOptions(10, parse_document_id)) == [[("a", 9.0), ("c", 5.0), ("b", 5.0)]]
     # The best 30 passages are all of document a; the next are b's and c's.
     ids = [f"a#{n}" for n in range(30)] + ["b#0", "c#0"]
     folder = dense(tmp_path / "deep", [[100.0 - n] for n in range(30)] + [[2.0], [1.0]], ids)
-    actual = list(iter_rankings(open_group(folder), ["q"], np.float32([[1]]), RankingOptions(2, parse_document_id)))
-    assert actual == [[("a", 100.0), ("b", 2.0)]]
+    assert rank(folder, RankingOptions(2, parse_document_id)) == [[("a", 100.0), ("b", 2.0)]]
 
 
 def test_documents_tied_at_the_cutoff_are_ordered_by_descending_id(tmp_path):
     # k = 2 of four documents of equal score, whatever the order of their passages in the index
     ids = ["a#9", "b#8", "c#7", "d#6"]
-    index = open_group(dense(tmp_path / "i", np.ones((4, 1)), ids))
+    index = dense(tmp_path / "i", np.ones((4, 1)), ids)
     other_documents = dict(zip(ids, ["z1", "z2", "z3", "a"], strict=True)).__getitem__
     for by, expected in ((parse_document_id, ["d", "c"]), (other_documents, ["z3", "z2"])):
-        (ranking,) = list(iter_rankings(index, ["q"], np.float32([[1]]), RankingOptions(2, by)))
-        assert ranking == [(id, 1.0) for id in expected]
+        assert rank(index, RankingOptions(2, by)) == [[(id, 1.0) for id in expected]]
 
 
 def test_the_querys_own_document_is_replaced_by_the_next(tmp_path):
     folder = dense(tmp_path / "i", [[3.0], [2.0], [1.0]], ["q1", "b", "c"])
-    actual = list(
-        iter_rankings(open_group(folder), ["q1", "q2"], np.float32([[1], [1]]), RankingOptions(2, drop_same_id=True))
-    )
+    actual = rank(folder, RankingOptions(2, drop_same_id=True), ["q1", "q2"])
     assert actual == [[("b", 2.0), ("c", 1.0)], [("q1", 3.0), ("b", 2.0)]]
 
 
@@ -111,11 +110,11 @@ def test_indexes_and_queries_that_do_not_fit_are_rejected(tmp_path):
         QueryEncoder(open_group(dense(tmp_path / "n", [[1.0]], ["a"], encoder=None)), SearchSettings())(["a query"])
     passages = write_embeddings(tmp_path / "p", [[1.0]])
     queries = write_embeddings(tmp_path / "o", [[1.0]], role="query", encoder=encoder)
-    for index, source, problem in [
+    for index, source, problem in (
         (one, passages, "contains passage embeddings"),
         (one, queries, "the encoder differs"),
         (bm25, queries, "is a sparse index"),
-    ]:
+    ):
         with pytest.raises(MismatchError, match=problem):
             StoredQuerySearcher(open_group(index), source)
 
@@ -218,15 +217,13 @@ def test_an_interrupted_pass_is_repeated_by_resume(tmp_path, monkeypatch):
 
 def test_an_index_is_made_of_passages_of_one_encoder_and_of_no_part_twice(tmp_path):
     one = write_embeddings(tmp_path / "one", [[1.0]], ["a"], part=(1, 2))
-    for number, (more, problem) in enumerate(
-        [
-            ({"part": (1, 2)}, "is part 1 of 2, like"),
-            ({"encoder": ENCODER | {"digest": "2" * 32}}, "model or settings differ"),
-            ({"role": "query"}, "contains vectors of queries; give passage embeddings"),
-        ]
-    ):
+    for problem, more in {
+        "is part 1 of 2, like": {"part": (1, 2)},
+        "model or settings differ": {"encoder": ENCODER | {"digest": "2" * 32}},
+        "contains vectors of queries; give passage embeddings": {"role": "query"},
+    }.items():
         with pytest.raises(MismatchError, match=problem):
-            open_embeddings([one, write_embeddings(tmp_path / f"{number}", [[1.0]], ["b"], **more)])
+            open_embeddings([one, write_embeddings(tmp_path / problem[:8], [[1.0]], ["b"], **more)])
     vectors, facts = open_embeddings([one, write_embeddings(tmp_path / "two", [[2.0]], ["d"], part=(2, 2))])
     assert list(vectors.iter_ids()) == ["a", "d"]
     assert (facts["encoder"], facts["dimension"], facts["corpus"]) == (ENCODER, 1, None)

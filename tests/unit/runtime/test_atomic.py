@@ -1,7 +1,5 @@
 """Files and folders are flushed to disk before they are renamed, and their parent folder afterwards."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,13 +52,13 @@ def renames(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     assert not waiting, "the folder was not flushed"
 
 
-def test_a_filters_output_its_manifest_and_journal_are_flushed(tmp_path: Path, renames: list[str]) -> None:
+def test_a_filters_output_its_manifest_and_journal_are_flushed(tmp_path, renames):
     job = FilterJob("copy", "corpus", str(tmp_path / "out"), {}, batch_size=1)
     job.run(["a", "b"], lambda batch: (f"{line}\n".encode() for line in batch))
     assert renames == ["out.part.json", "out.part.meta.json", "out", "out.part.meta.json", "out.meta.json"]
 
 
-def test_the_part_is_flushed_before_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_part_is_flushed_before_its_journal(tmp_path, monkeypatch):
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_size))
     job = FilterJob("copy", "corpus", str(tmp_path / "out"), {}, batch_size=1)
@@ -80,7 +78,7 @@ def test_the_part_is_flushed_before_its_journal(tmp_path: Path, monkeypatch: pyt
         assert flushed.index(size) < len(flushed) - 1
 
 
-def test_a_folder_is_flushed_with_its_contents(tmp_path: Path, renames: list[str]) -> None:
+def test_a_folder_is_flushed_with_its_contents(tmp_path, renames):
     for _ in range(2):
         job = FolderJob("encode", "embeddings", str(tmp_path / "out"), {}, force=True)
         writer = ShardWriter(job.begin(), dimension=1, dtype="float32")
@@ -91,9 +89,7 @@ def test_a_folder_is_flushed_with_its_contents(tmp_path: Path, renames: list[str
     assert renames.count("out") == 2
 
 
-def test_small_files_and_caches_are_flushed(
-    tmp_path: Path, renames: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_files_and_caches_are_flushed(tmp_path, renames, monkeypatch):
     monkeypatch.setenv("DRTK_CACHE", str(tmp_path / "cache"))
     write_json(tmp_path / "facts.json", {})
     save_model(PunktModel((), (), (), {}), tmp_path / "punkt.json")
@@ -102,7 +98,7 @@ def test_small_files_and_caches_are_flushed(
     assert len(renames) == 5  # the digest of the corpus and the record of the cached files are kept, too
 
 
-def test_the_manifest_of_a_removed_part_is_not_given_to_another_file(tmp_path: Path) -> None:
+def test_the_manifest_of_a_removed_part_is_not_given_to_another_file(tmp_path):
     part, final = tmp_path / "out.part", tmp_path / "out"
     final.write_bytes(b"old")
     write_json(get_file_manifest_path(part), {"bytes": 99})
@@ -110,7 +106,7 @@ def test_the_manifest_of_a_removed_part_is_not_given_to_another_file(tmp_path: P
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_a_finished_part_replaces_only_the_file_that_its_commit_found(tmp_path: Path) -> None:
+def test_a_finished_part_replaces_only_the_file_that_its_commit_found(tmp_path):
     part, final = tmp_path / "out.part", tmp_path / "out"
     part.write_bytes(b"new")
     final.write_bytes(b"old")

@@ -1,7 +1,5 @@
 """Filters: resuming, replacing outputs, counts and manifests."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,6 +19,9 @@ BATCH_SIZE = 10
 RECORDS = [{"_id": f"d{number}", "text": "x" * (number % 7)} for number in range(35)]  # three batches and a half
 
 
+Work = Callable[[list[dict[str, Any]]], Iterable[bytes]]
+
+
 class Interrupted(Exception):
     pass
 
@@ -33,7 +34,7 @@ def copy(batch: list[dict[str, Any]], stop: str = "") -> Iterator[bytes]:
         yield from [orjson.dumps(record) + b"\n"] * 2
 
 
-def stop_at(count: int) -> Callable[[list[dict[str, Any]]], Iterator[bytes]]:
+def stop_at(count: int) -> Work:
     return lambda batch: copy(batch, f"d{count}")
 
 
@@ -41,16 +42,10 @@ def job(output: Path | str, **given: Any) -> FilterJob:
     return FilterJob("copy", "corpus", str(output), given.pop("settings", {"depth": 3}), batch_size=BATCH_SIZE, **given)
 
 
-def run(
-    output: Path,
-    work: Callable[[list[dict[str, Any]]], Iterable[bytes]] = copy,
-    records: Iterable[dict[str, Any]] = RECORDS,
-    **given: Any,
-) -> FilterJob:
+def run(output: Path, work: Work = copy, records: Iterable[dict[str, Any]] = RECORDS, **given: Any) -> None:
     made = job(output, **given)
     made.check()
     made.run(records, work)
-    return made
 
 
 def interrupt(output: Path, *, at: int = 25, **given: Any) -> None:
@@ -65,10 +60,8 @@ def content(path: Path) -> bytes:
 WHOLE = b"".join(copy(RECORDS))
 
 
-@pytest.mark.parametrize(
-    ("suffix", "at"), [("", 0), ("", 9), ("", 10), ("", 34), (".gz", 9), (".gz", 25), (".zst", 11), (".zst", 25)]
-)
-def test_interrupted_then_resumed_equals_uninterrupted(tmp_path: Path, suffix: str, at: int) -> None:
+@pytest.mark.parametrize(("suffix", "at"), [("", 9), ("", 10), ("", 34), (".gz", 25), (".zst", 11)])
+def test_interrupted_then_resumed_equals_uninterrupted(tmp_path, suffix, at):
     output = tmp_path / f"out{suffix}"
     interrupt(output, at=at)
     assert not output.exists()
@@ -86,12 +79,12 @@ def test_interrupted_then_resumed_equals_uninterrupted(tmp_path: Path, suffix: s
     assert sorted(os.listdir(tmp_path)) == [output.name, f"{output.name}.meta.json"]
 
 
-def test_the_durations_of_all_starts_of_a_run_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_durations_of_all_starts_of_a_run_are_added(tmp_path, monkeypatch):
     # Every record takes 2 s. The run is killed in the third batch, and again in the fourth.
     now = 100.0
     monkeypatch.setattr(manifest.time, "monotonic", lambda: now)
 
-    def slow(at: int) -> Callable[[list[dict[str, Any]]], Iterator[bytes]]:
+    def slow(at: int) -> Work:
         def work(batch: list[dict[str, Any]]) -> Iterator[bytes]:
             nonlocal now
             for line in copy(batch, f"d{at}"):
@@ -113,9 +106,7 @@ def test_the_durations_of_all_starts_of_a_run_are_added(tmp_path: Path, monkeypa
     "problem",
     ["is truncated .*", r"settings or files \(depth\)", r"settings or files \(width\)", r"files \(.*qrels\.tsv\)"],
 )
-def test_resuming_with_another_part_setting_or_file_is_rejected_and_force_starts_over(
-    tmp_path: Path, problem: str
-) -> None:
+def test_resuming_with_another_part_setting_or_file_is_rejected_and_force_starts_over(tmp_path, problem):
     qrels = tmp_path / "qrels.tsv"
     qrels.write_bytes(b"1")
     settings = {"depth": 3, "qrels": str(qrels)}
@@ -134,7 +125,7 @@ def test_resuming_with_another_part_setting_or_file_is_rejected_and_force_starts
     assert content(tmp_path / "out") == WHOLE
 
 
-def test_resuming_with_another_input_is_rejected(tmp_path: Path) -> None:
+def test_resuming_with_another_input_is_rejected(tmp_path):
     interrupt(tmp_path / "out")
     for other in ([*RECORDS[:5], {"_id": "changed"}, *RECORDS[6:]], RECORDS[:15]):  # one record changed; too few
         with pytest.raises(MismatchError, match="started with another input"):
@@ -144,14 +135,14 @@ def test_resuming_with_another_input_is_rejected(tmp_path: Path) -> None:
     assert content(tmp_path / "out") == WHOLE
 
 
-def test_a_folder_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(tmp_path: Path) -> None:
+def test_a_folder_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_bytes(b"{}")
     (model / "model.safetensors").write_bytes(b"old")
     before, settings = manifest.describe_folder(model), {"model": str(model)}
 
-    def make_replacer(stop: str) -> Callable[[list[dict[str, Any]]], Iterable[bytes]]:
+    def make_replacer(stop: str) -> Work:
         return lambda batch: (model / "model.safetensors").write_bytes(b"new") and copy(batch, stop)
 
     run(tmp_path / "whole", make_replacer(""), settings=settings)
@@ -164,7 +155,7 @@ def test_a_folder_replaced_during_a_run_is_recorded_as_it_was_at_the_beginning(t
         run(tmp_path / "out", resume=True, settings=settings)
 
 
-def test_with_force_and_resume_an_unchanged_source_resumes_and_a_changed_one_begins_again(tmp_path: Path) -> None:
+def test_with_force_and_resume_an_unchanged_source_resumes_and_a_changed_one_begins_again(tmp_path):
     source, worked = tmp_path / "in", []
     source.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in RECORDS))
 
@@ -172,7 +163,7 @@ def test_with_force_and_resume_an_unchanged_source_resumes_and_a_changed_one_beg
         worked.append(len(batch))
         return copy(batch)
 
-    def attempt(work: Callable[..., Iterator[bytes]], **given: Any) -> None:
+    def attempt(work: Work, **given: Any) -> None:
         made = job(tmp_path / "out", settings={"paths": [str(source)]}, **given)
         made.check()
         made.run((orjson.loads(line) for _, line in made.tracker.iter_lines(str(source))), work)
@@ -190,11 +181,11 @@ def test_with_force_and_resume_an_unchanged_source_resumes_and_a_changed_one_beg
     assert content(tmp_path / "out") == WHOLE + 2 * b'{"_id":"more"}\n'
 
 
-def test_an_input_read_before_the_records_may_be_touched_but_not_changed(tmp_path: Path) -> None:
+def test_an_input_read_before_the_records_may_be_touched_but_not_changed(tmp_path):
     judged = tmp_path / "qrels.tsv"
     judged.write_bytes(b"1\n")
 
-    def attempt(work: Callable[..., Iterator[bytes]], **given: Any) -> None:
+    def attempt(work: Work, **given: Any) -> None:
         made = job(tmp_path / "out", **given)
         made.check()
         assert len(list(made.tracker.iter_lines(str(judged)))) == 1
@@ -210,7 +201,7 @@ def test_an_input_read_before_the_records_may_be_touched_but_not_changed(tmp_pat
         attempt(copy, resume=True)
 
 
-def test_a_finished_output_is_replaced_only_with_force_and_by_a_finished_one(tmp_path: Path) -> None:
+def test_a_finished_output_is_replaced_only_with_force_and_by_a_finished_one(tmp_path):
     run(tmp_path / "out", records=RECORDS[:1])
     old = content(tmp_path / "out")
     with pytest.raises(DrtkError, match="out: exists already; `force` replaces it"):
@@ -227,7 +218,7 @@ def test_a_finished_output_is_replaced_only_with_force_and_by_a_finished_one(tmp
     assert content(tmp_path / "out") == WHOLE
 
 
-def test_a_device_gets_neither_part_nor_manifest_and_cannot_resume(tmp_path: Path) -> None:
+def test_a_device_gets_neither_part_nor_manifest_and_cannot_resume(tmp_path):
     (tmp_path / "null").symlink_to("/dev/null")  # if this fails, the link is replaced and not the device
     run(tmp_path / "null")
     assert os.listdir(tmp_path) == ["null"]
@@ -237,7 +228,7 @@ def test_a_device_gets_neither_part_nor_manifest_and_cannot_resume(tmp_path: Pat
             job(output, resume=True).check()
 
 
-def test_unusable_outputs_and_journals_are_rejected(tmp_path: Path) -> None:
+def test_unusable_outputs_and_journals_are_rejected(tmp_path):
     (tmp_path / "out.part.json").write_bytes(b'{"mine": 1}')
     (tmp_path / "cut.part.json").write_bytes(b'{"mine')
     for output, problem in (
@@ -250,7 +241,7 @@ def test_unusable_outputs_and_journals_are_rejected(tmp_path: Path) -> None:
             job(output).check()
 
 
-def test_a_useless_output_is_an_error_and_removed(tmp_path: Path) -> None:
+def test_a_useless_output_is_an_error_and_removed(tmp_path):
     with pytest.raises(DrtkError, match="70 lines are useless"):
         run(tmp_path / "out", find_problem=lambda lines: f"{lines} lines are useless")
     assert os.listdir(tmp_path) == []

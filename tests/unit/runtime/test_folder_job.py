@@ -1,7 +1,5 @@
 """Output folders: resuming, atomic replacement, and protection of folders that drtk did not make."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path
@@ -60,7 +58,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_a_finished_folder_has_a_manifest_and_is_replaced_only_with_force(tmp_path: Path, out: Path) -> None:
+def test_a_finished_folder_has_a_manifest_and_is_replaced_only_with_force(tmp_path, out):
     make(out)
     manifest = read_manifest(out, kind="index")
     assert (manifest["type"], manifest["program"], manifest["counts"]) == ("flat", "index", {"passages": 2})
@@ -77,13 +75,10 @@ def test_a_finished_folder_has_a_manifest_and_is_replaced_only_with_force(tmp_pa
     assert list_files(tmp_path) == ["out/half.bin", "out/meta.json"]
 
 
-def test_an_unfinished_folder_is_resumed_or_started_over_only_on_request(out: Path) -> None:
+def test_an_unfinished_folder_is_resumed_or_started_over_only_on_request(out):
     leave_unfinished(out)
-    for resumable, advice in (
-        (False, "`force` to start over"),
-        (True, "`resume` to continue it or `force` to start over"),
-    ):
-        with pytest.raises(DrtkError, match=f"interrupted run; use {advice}"):
+    for resumable, advice in ((False, ""), (True, "`resume` to continue it or ")):
+        with pytest.raises(DrtkError, match=f"interrupted run; use {advice}`force` to start over"):
             check(out, resumable=resumable)
     resumed = check(out, resume=True)
     assert resumed.is_resuming
@@ -92,7 +87,7 @@ def test_an_unfinished_folder_is_resumed_or_started_over_only_on_request(out: Pa
     check_starts_over(out, force=True)
 
 
-def test_resuming_with_other_settings_or_files_is_rejected_and_force_starts_over(tmp_path: Path, out: Path) -> None:
+def test_resuming_with_other_settings_or_files_is_rejected_and_force_starts_over(tmp_path, out):
     (tmp_path / "qrels.tsv").write_bytes(b"1")
     settings = {"depth": 3, "qrels": str(tmp_path / "qrels.tsv")}
     leave_unfinished(out, settings=settings)
@@ -105,7 +100,7 @@ def test_resuming_with_other_settings_or_files_is_rejected_and_force_starts_over
     check_starts_over(out, resume=True, force=True, settings=settings)
 
 
-def test_settings_that_may_differ_are_replaced_and_their_changes_recorded(out: Path) -> None:
+def test_settings_that_may_differ_are_replaced_and_their_changes_recorded(out):
     begun = {"depth": 3, "rate": 0.3, "micro": None, "log": True}
     free = ("rate", "micro", "log")
     leave_unfinished(out, settings=begun)
@@ -120,7 +115,7 @@ def test_settings_that_may_differ_are_replaced_and_their_changes_recorded(out: P
     assert (manifest["settings"]["rate"], manifest["settings"]["micro"]) == (0.1, 1)
 
 
-def test_resuming_with_another_stream_is_rejected_and_force_starts_over(out: Path) -> None:
+def test_resuming_with_another_stream_is_rejected_and_force_starts_over(out):
     def read(content: bytes, **options: Any) -> FolderJob:
         job = check(out, **options)
         with open_pipe(content) as name:
@@ -133,9 +128,7 @@ def test_resuming_with_another_stream_is_rejected_and_force_starts_over(out: Pat
     (first.begin() / "half.bin").write_bytes(b"x")
     first.release()
     other = read(b"a\nc\n", resume=True)
-    with pytest.raises(
-        MismatchError, match=r"started with different records from /dev/fd/63; use `force` to start over"
-    ):
+    with pytest.raises(MismatchError, match=r"started with different records from /dev/fd/63; use `force` to start"):
         other.begin()
     other.release()
     same = read(b"a\nb\n", resume=True)
@@ -146,7 +139,7 @@ def test_resuming_with_another_stream_is_rejected_and_force_starts_over(out: Pat
     assert not (forced.begin() / "half.bin").exists()
 
 
-def test_a_run_with_a_changed_source_is_resumed_unless_force_is_set(tmp_path: Path, out: Path) -> None:
+def test_a_run_with_a_changed_source_is_resumed_unless_force_is_set(tmp_path, out):
     settings = {"source": str(tmp_path / "corpus.jsonl")}
     (tmp_path / "corpus.jsonl").write_bytes(b"torn")
     leave_unfinished(out, settings=settings)
@@ -159,7 +152,7 @@ def test_a_run_with_a_changed_source_is_resumed_unless_force_is_set(tmp_path: Pa
 @pytest.mark.parametrize(
     "place", ["out/meta.json", "out/meta.json.part", "out.part/meta.json", "out.part/meta.json.part"]
 )
-def test_a_folder_with_another_programs_manifest_is_not_replaced(tmp_path: Path, place: str, content: bytes) -> None:
+def test_a_folder_with_another_programs_manifest_is_not_replaced(tmp_path, place, content):
     folder = (tmp_path / place).parent
     folder.mkdir()
     (tmp_path / place).write_bytes(content)
@@ -169,7 +162,7 @@ def test_a_folder_with_another_programs_manifest_is_not_replaced(tmp_path: Path,
     assert list_files(folder) == [Path(place).name, "thesis.tex"]
 
 
-def test_a_damaged_manifest_of_the_output_is_an_error_that_can_be_resolved(tmp_path: Path, out: Path) -> None:
+def test_a_damaged_manifest_of_the_output_is_an_error_that_can_be_resolved(tmp_path, out):
     make(out)
     leave_unfinished(tmp_path / "other")
     for damaged in (out / "meta.json", tmp_path / "other.part" / "meta.json.part"):
@@ -178,7 +171,7 @@ def test_a_damaged_manifest_of_the_output_is_an_error_that_can_be_resolved(tmp_p
             check(tmp_path / damaged.parent.stem, force=True)
 
 
-def test_inputs_of_the_run_and_targets_of_links_are_not_deleted(tmp_path: Path, out: Path) -> None:
+def test_inputs_of_the_run_and_targets_of_links_are_not_deleted(tmp_path, out):
     make(out)
     for source in (out, out / "ids.txt"):
         with pytest.raises(UsageError, match="would delete the input"):
@@ -192,7 +185,7 @@ def test_inputs_of_the_run_and_targets_of_links_are_not_deleted(tmp_path: Path, 
     assert list_files(tmp_path) == ["elsewhere/precious", "out/ids.txt", "out/meta.json", "out/parts/0.bin"]
 
 
-def test_a_folder_that_was_being_emptied_is_not_resumed(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_was_being_emptied_is_not_resumed(out, monkeypatch):
     def kill(_: Path) -> None:
         raise KeyboardInterrupt
 
@@ -206,9 +199,7 @@ def test_a_folder_that_was_being_emptied_is_not_resumed(out: Path, monkeypatch: 
     check_starts_over(out, resume=True, settings={"depth": 4})
 
 
-def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next_command(
-    tmp_path: Path, out: Path
-) -> None:
+def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next_command(tmp_path, out):
     job = begin(out)
     out.mkdir()
     (out / "thesis.tex").write_bytes(b"precious")
@@ -227,14 +218,14 @@ def test_a_finished_folder_that_may_not_replace_the_old_one_is_kept_for_the_next
     assert list_files(tmp_path) == ["out/half.bin", "out/meta.json"]
 
 
-def test_the_current_folder_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folder_cannot_be_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in (Path("."), tmp_path):
         with pytest.raises(DrtkError, match="is the current folder"):
             check(name)
 
 
-def test_two_runs_do_not_write_one_folder(out: Path) -> None:
+def test_two_runs_do_not_write_one_folder(out):
     first, second = begin(out), check(out, force=True)
     with pytest.raises(DrtkError, match="out: another run is writing it"):
         second.begin()
@@ -243,9 +234,7 @@ def test_two_runs_do_not_write_one_folder(out: Path) -> None:
     second.finish()
 
 
-def test_only_the_first_of_several_processes_creates_and_finishes_the_folder(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_first_of_several_processes_creates_and_finishes_the_folder(out, monkeypatch):
     first = begin(out)
     for name, value in make_torchrun_variables(rank=1, processes=2).items():
         monkeypatch.setenv(name, value)
@@ -257,7 +246,7 @@ def test_only_the_first_of_several_processes_creates_and_finishes_the_folder(
     assert list_files(out) == ["half.bin", "meta.json"]
 
 
-def test_the_durations_of_all_sessions_of_a_run_are_added(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_durations_of_all_sessions_of_a_run_are_added(out, monkeypatch):
     # Two sessions were killed: the first wrote its last file 500 s after it began, the second 70 s after.
     now = 1_000_000.0
     monkeypatch.setattr(folder_job.time, "time", lambda: now)

@@ -1,7 +1,5 @@
 """Inputs: manifest entries, streams that are read twice, and skipped records."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import sys
@@ -21,7 +19,7 @@ def make_stdin(content: bytes) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedReader(io.BytesIO(content)))  # type: ignore[arg-type]
 
 
-def test_the_digest_of_an_input_is_recorded_after_its_last_line(tmp_path: Path) -> None:
+def test_the_digest_of_an_input_is_recorded_after_its_last_line(tmp_path):
     path = tmp_path / "a.zst"
     path.write_bytes(zstandard.ZstdCompressor().compress(b"one\ntwo\n"))
     facts, partly, tracker = path.stat(), InputTracker(), InputTracker()
@@ -32,7 +30,7 @@ def test_the_digest_of_an_input_is_recorded_after_its_last_line(tmp_path: Path) 
     assert tracker.inputs == [entry]
 
 
-def test_a_pipe_is_recorded_like_stdin_and_can_be_only_one_input() -> None:
+def test_a_pipe_is_recorded_like_stdin_and_can_be_only_one_input():
     tracker = InputTracker()
     with open_pipe(b"one\ntwo\n") as pipe:
         assert tracker.peek(pipe).startswith(b"one\n")
@@ -45,13 +43,13 @@ def test_a_pipe_is_recorded_like_stdin_and_can_be_only_one_input() -> None:
             next(tracker.iter_lines(pipe))
 
 
-def test_a_closed_stdin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stdin_is_an_error(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(DrtkError, match="standard input is closed"):
         next(InputTracker().iter_lines("-"))
 
 
-def test_blocks_are_the_bytes_and_their_errors_have_a_line(tmp_path: Path) -> None:
+def test_blocks_are_the_bytes_and_their_errors_have_a_line(tmp_path):
     path = tmp_path / "a"
     whole = zstandard.ZstdCompressor().compress(b"one\n" * 100_000)
     path.write_bytes(whole)
@@ -63,7 +61,7 @@ def test_blocks_are_the_bytes_and_their_errors_have_a_line(tmp_path: Path) -> No
         list(InputTracker().iter_blocks(str(path)))
 
 
-def test_bad_records_are_skipped_up_to_the_limit() -> None:
+def test_bad_records_are_skipped_up_to_the_limit():
     tracker = InputTracker(skip_bad=2)
     for number in (1, 2):
         tracker.skip_or_raise(RecordError(f"a:{number}", "not JSON"))
@@ -74,9 +72,7 @@ def test_bad_records_are_skipped_up_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_peeked_stream_is_copied_completely_and_can_be_read_again(
-    monkeypatch: pytest.MonkeyPatch, packed: bool
-) -> None:
+def test_a_peeked_stream_is_copied_completely_and_can_be_read_again(monkeypatch, packed):
     content = b"one\ntwo\n" * 5000
     monkeypatch.setattr(sys, "stdin", make_stdin(zstandard.ZstdCompressor().compress(content) if packed else content))
     tracker = InputTracker()

@@ -1,7 +1,5 @@
 """After Ctrl-C at any moment, a run can be resumed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -77,7 +75,7 @@ def begin_run(output: Path) -> None:
 
 
 @pytest.mark.parametrize("prepare", [lambda output: None, begin_run])
-def test_an_interrupted_run_can_be_resumed(tmp_path: Path, prepare: Callable[[Path], None]) -> None:
+def test_an_interrupted_run_can_be_resumed(tmp_path, prepare):
     for moment in range(1, 4000, STEP):
         folder = tmp_path / str(moment)
         folder.mkdir()

@@ -1,7 +1,5 @@
 """Manifests: their entries, and whether an output is up to date."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -42,7 +40,7 @@ def write_output(tmp_path: Path) -> tuple[Path, Path]:
     return source, output
 
 
-def test_a_manifest_records_command_settings_inputs_and_versions(tmp_path: Path) -> None:
+def test_a_manifest_records_command_settings_inputs_and_versions(tmp_path):
     _, output = write_output(tmp_path)
     manifest = read_json(get_manifest_path(output))
     expected = {"kind", "program", "command", "settings", "inputs", "counts", "versions", "started", "seconds", "bytes"}
@@ -54,7 +52,7 @@ def test_a_manifest_records_command_settings_inputs_and_versions(tmp_path: Path)
     assert not is_current(str(output), SETTINGS | {"policy": "chars"})
 
 
-def test_a_changed_input_or_output_is_out_of_date_and_a_touched_input_is_compared_by_content(tmp_path: Path) -> None:
+def test_a_changed_input_or_output_is_out_of_date_and_a_touched_input_is_compared_by_content(tmp_path):
     source, output = write_output(tmp_path)
     os.utime(source, ns=(1, 1))
     assert is_current(str(output), SETTINGS)
@@ -66,7 +64,7 @@ def test_a_changed_input_or_output_is_out_of_date_and_a_touched_input_is_compare
         assert is_current(str(output), SETTINGS)
 
 
-def test_an_input_without_a_digest_is_compared_by_size_and_time_and_stdin_never_matches(tmp_path: Path) -> None:
+def test_an_input_without_a_digest_is_compared_by_size_and_time_and_stdin_never_matches(tmp_path):
     source, output = write_output(tmp_path)
     manifest = read_json(get_manifest_path(output))
     manifest["inputs"][0]["digest"] = None
@@ -90,7 +88,7 @@ def model_folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])
-def test_a_folder_is_unchanged_while_its_files_have_the_same_content(tmp_path: Path, has_manifest: bool) -> None:
+def test_a_folder_is_unchanged_while_its_files_have_the_same_content(tmp_path, has_manifest):
     folder = model_folder(tmp_path)
     if has_manifest:
         (folder / "meta.json").write_bytes(b"{}")
@@ -110,7 +108,7 @@ def test_a_folder_is_unchanged_while_its_files_have_the_same_content(tmp_path: P
     assert not is_unchanged(entry)
 
 
-def test_recorded_digests_are_used_until_a_file_is_touched(tmp_path: Path) -> None:
+def test_recorded_digests_are_used_until_a_file_is_touched(tmp_path):
     folder = model_folder(tmp_path)
     files = {WEIGHTS: {"bytes": 4, "digest": "f" * 32, "mtime_ns": (folder / WEIGHTS).stat().st_mtime_ns}}
     write_json(folder / "meta.json", create_manifest("model", {}) | {"files": files})
@@ -121,7 +119,7 @@ def test_recorded_digests_are_used_until_a_file_is_touched(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("has_record", [True, False])
-def test_files_that_do_not_belong_to_a_model_do_not_count(tmp_path: Path, has_record: bool) -> None:
+def test_files_that_do_not_belong_to_a_model_do_not_count(tmp_path, has_record):
     folder = model_folder(tmp_path)
     (folder / "README.md").write_bytes(b"about")
     if has_record:
@@ -138,7 +136,7 @@ def test_files_that_do_not_belong_to_a_model_do_not_count(tmp_path: Path, has_re
     assert describe_folder(folder) == entry
 
 
-def test_weights_and_tokenizer_files_of_a_model_count(tmp_path: Path) -> None:
+def test_weights_and_tokenizer_files_of_a_model_count(tmp_path):
     folder = model_folder(tmp_path)
     (folder / "1_Pooling").mkdir()
     names = "model-00001-of-00002.safetensors pytorch_model.bin vocab.txt merges.txt spiece.model 1_Pooling/config.json"
@@ -150,7 +148,7 @@ def test_weights_and_tokenizer_files_of_a_model_count(tmp_path: Path) -> None:
         assert not is_unchanged(entry), name
 
 
-def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> None:
+def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path):
     _, output = write_output(tmp_path)
     folder = tmp_path / "index"
     folder.mkdir()
@@ -167,7 +165,7 @@ def test_a_folder_among_the_inputs_is_compared_by_its_digest(tmp_path: Path) -> 
     assert not is_current(str(output), SETTINGS)
 
 
-def test_inputs_named_by_settings_are_the_paths_that_exist(tmp_path: Path) -> None:
+def test_inputs_named_by_settings_are_the_paths_that_exist(tmp_path):
     (tmp_path / "file").write_bytes(b"one\n")
     (tmp_path / "folder").mkdir()
     paths = [str(tmp_path / "file"), str(tmp_path / "folder")]
@@ -177,7 +175,7 @@ def test_inputs_named_by_settings_are_the_paths_that_exist(tmp_path: Path) -> No
     assert actual[0]["bytes"] == 4
 
 
-def test_json_is_written_atomically_with_numpy_values(tmp_path: Path) -> None:
+def test_json_is_written_atomically_with_numpy_values(tmp_path):
     path = tmp_path / "a.json"
     write_json(path, {"n": np.int64(3), "x": np.float32(0.5)})
     assert read_json(path) == {"n": 3, "x": 0.5}
@@ -189,7 +187,7 @@ def test_json_is_written_atomically_with_numpy_values(tmp_path: Path) -> None:
         write_json(tmp_path / "none" / "a.json", {})
 
 
-def test_opening_a_folder_reports_what_is_wrong_with_it(tmp_path: Path) -> None:
+def test_opening_a_folder_reports_what_is_wrong_with_it(tmp_path):
     folder = tmp_path / "index"
 
     def check(problem: str) -> None:

@@ -1,7 +1,5 @@
 """HTML pages: text is escaped, tags are closed, and charts fit their frame."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -13,21 +11,15 @@ from drtk.runtime.tables import Cell
 EVIL = '<script>alert(1)</script> & "it\'s"'
 
 
-def test_text_is_escaped_everywhere_and_tags_are_closed() -> None:
+def test_text_is_escaped_everywhere_and_tags_are_closed():
+    marks = pages.HIGHLIGHT_MARKS
     parts = [
         pages.render_heading(EVIL),
         pages.render_paragraph(EVIL, kind="dim"),
         pages.render_table([EVIL, "n"], [[Cell(EVIL), Cell(1.0, True, EVIL)]]),
         pages.render_difference_bars([0.5, -0.25, 0.0], name=EVIL),
         pages.render_figures([pages.render_histogram([1.0], [0.5, 1.5], label=EVIL, caption=EVIL)]),
-        pages.render_details(
-            EVIL,
-            [
-                pages.render_passage_item(
-                    EVIL, EVIL, EVIL, f"a {pages.HIGHLIGHT_MARKS[0]}{EVIL}{pages.HIGHLIGHT_MARKS[1]} b"
-                )
-            ],
-        ),
+        pages.render_details(EVIL, [pages.render_passage_item(EVIL, EVIL, EVIL, f"a {EVIL.join(marks)} b")]),
         pages.render_paragraph(pages.render_shaded_words([(EVIL, 2.0), (" ", 0.0)], 2.0), kind="words"),
         pages.render_bar_table([(EVIL, EVIL, 0.5)]),
     ]
@@ -40,7 +32,7 @@ def test_text_is_escaped_everywhere_and_tags_are_closed() -> None:
     assert isinstance(parts[0], Markup)
 
 
-def test_bars_of_differences_go_up_and_down_from_zero_and_have_an_axis() -> None:
+def test_bars_of_differences_go_up_and_down_from_zero_and_have_an_axis():
     chart = ElementTree.fromstring(pages.render_difference_bars([0.4, 1e-12, -0.2], name="RR", zero=1e-9))
     up, down = list(chart.iter("rect"))
     axis = next(line for line in chart.iter("line") if line.get("class") == "axis")
@@ -50,9 +42,7 @@ def test_bars_of_differences_go_up_and_down_from_zero_and_have_an_axis() -> None
     assert float(down.get("y", "")) == pytest.approx(zero)
     assert float(up.get("height", "")) == pytest.approx(2 * float(down.get("height", "")), abs=0.02)
     texts = {text.text: float(text.get("y", "")) - 4 for text in chart.iter("text")}
-    labels = list(texts)
-    assert labels[0] == "difference in RR by query"
-    assert labels[1] == "\N{MINUS SIGN}0.4"
-    assert labels[-1] == "1 better, 1 equal, 1 worse of 3"
+    assert list(texts)[:2] == ["difference in RR by query", "\N{MINUS SIGN}0.4"]
+    assert list(texts)[-1] == "1 better, 1 equal, 1 worse of 3"
     assert texts["+0.4"] == pytest.approx(float(up.get("y", "")))
     assert texts["0"] == pytest.approx(zero)

@@ -1,14 +1,11 @@
 """Log messages and progress bars on stderr."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import logging
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -35,9 +32,7 @@ def _level_as_before() -> Iterator[None]:
     ("quiet", "verbose", "messages"),
     [(False, False, ["seen", "warned"]), (True, False, ["warned"]), (False, True, ["seen", "more", "warned"])],
 )
-def test_quiet_keeps_warnings_and_verbose_adds_detail(
-    capfd: pytest.CaptureFixture[str], quiet: bool, verbose: bool, messages: list[str]
-) -> None:
+def test_quiet_keeps_warnings_and_verbose_adds_detail(capfd, quiet, verbose, messages):
     set_verbosity(quiet=quiet, verbose=verbose)
     log("seen"), log_detail("more"), warn("warned")
     actual = capfd.readouterr()
@@ -45,9 +40,7 @@ def test_quiet_keeps_warnings_and_verbose_adds_detail(
     assert actual.out == ""
 
 
-def test_without_a_terminal_there_is_a_plain_line_every_thirty_seconds(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_terminal_there_is_a_plain_line_every_thirty_seconds(capfd, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     set_verbosity(quiet=False, verbose=False)
@@ -62,7 +55,7 @@ def test_without_a_terminal_there_is_a_plain_line_every_thirty_seconds(
     ]
 
 
-def test_lines_of_jsonl_files_are_counted_unless_it_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_jsonl_files_are_counted_unless_it_takes_long(tmp_path, monkeypatch):
     for name in ("corpus.jsonl", "run.trec"):
         (tmp_path / name).write_bytes(b"{}\n" * 7)
     packed = gzip.compress(b"{}\n" * 7)
@@ -77,7 +70,7 @@ def test_lines_of_jsonl_files_are_counted_unless_it_takes_long(tmp_path: Path, m
     assert count_lines(str(tmp_path / "corpus.jsonl.gz")) is None
 
 
-def test_a_terminal_gets_a_bar_with_messages_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_bar_with_messages_above_it(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     set_verbosity(quiet=False, verbose=False)
@@ -89,7 +82,7 @@ def test_a_terminal_gets_a_bar_with_messages_above_it(monkeypatch: pytest.Monkey
     assert "drtk: a message\n" in shown.replace("\r", "\n")
 
 
-def test_a_closed_or_missing_stderr_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_or_missing_stderr_is_ignored(monkeypatch):
     set_verbosity(quiet=False, verbose=False)
     closed = io.StringIO()
     closed.close()
@@ -101,7 +94,7 @@ def test_a_closed_or_missing_stderr_is_ignored(monkeypatch: pytest.MonkeyPatch) 
     assert bar.done == 1
 
 
-def test_fields_in_backquotes_are_printed_as_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fields_in_backquotes_are_printed_as_options(monkeypatch):
     message = "`max_rank=5` is above `depth`; see `drtk doctor`"
     monkeypatch.setattr("drtk.runtime.progress.OPTION_NAMES", {})
     assert name_options(message) == "--max-rank 5 is above --depth; see `drtk doctor`"

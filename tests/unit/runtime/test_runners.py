@@ -1,7 +1,5 @@
 """Batch functions on all runners: order, resuming, lost workers, errors; prefetching in a thread."""
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os
@@ -58,27 +56,19 @@ class Squares(BatchFunction):
         return BatchResult(lines, {"even": sum(number % 2 == 0 for number, _ in prepared)})
 
 
-def run(
-    output: Path,
-    count: int,
-    *,
-    runner: str = "local",
-    deadly: int | None = None,
-    faulty: int | None = None,
-    **job: bool,
-) -> FilterJob:
-    made = FilterJob("squares", "numbers", str(output), {"count": "any"}, **job)
-    runner_settings = RunnerSettings(runner=runner, runner_workers=2)  # type: ignore[arg-type]
-    marker = str(output.with_name("marker"))
-    run_filter(iter(range(count)), made, Squares, deadly, marker, faulty, runner_settings=runner_settings, batch_size=4)
-    return made
+def run(output, count, *, runner, deadly=None, faulty=None, **options):
+    """Write the squares of the numbers below `count` with a runner of two workers; return the job."""
+    job = FilterJob("squares", "numbers", str(output), {"count": "any"}, **options)
+    settings, marker = RunnerSettings(runner=runner, runner_workers=2), str(output.with_name("marker"))
+    run_filter(iter(range(count)), job, Squares, deadly, marker, faulty, runner_settings=settings, batch_size=4)
+    return job
 
 
 def compute_expected(count: int) -> str:
     return "".join(f"{number} {number * number}\n" for number in range(count))
 
 
-def test_worker_processes_start_for_large_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_processes_start_for_large_inputs(monkeypatch):
     monkeypatch.setattr(runners, "_MIN_PARALLEL_SIZE", 8)
     monkeypatch.setattr(runners, "count_cores", lambda: 5)
     for length, num_workers, expected in ((4, 0, 5), (3, 0, 1), (3, 2, 2)):
@@ -87,16 +77,7 @@ def test_worker_processes_start_for_large_inputs(monkeypatch: pytest.MonkeyPatch
         assert (count, [*stream]) == (expected, documents)
 
 
-def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
-    with pytest.raises(RecordError):
-        run(tmp_path / "x", 30, faulty=17)  # batches of 4: four of them are whole
-    assert not (tmp_path / "x").exists()
-    job = run(tmp_path / "x", 30, resume=True)
-    assert (tmp_path / "x").read_text() == compute_expected(30)
-    assert job.counts == {"even": 15}
-
-
-def test_the_journal_counts_written_batches_not_those_read_ahead(tmp_path: Path) -> None:
+def test_the_journal_counts_written_batches_not_those_read_ahead(tmp_path):
     def torn() -> Iterator[int]:
         yield from range(9)
         raise RecordError("input:10", "is torn")
@@ -107,14 +88,15 @@ def test_the_journal_counts_written_batches_not_those_read_ahead(tmp_path: Path)
     job = FilterJob("squares", "numbers", str(tmp_path / "x"), {}, resume=True)
     run_filter(iter(range(12)), job, Squares, None, "", None, runner_settings=RunnerSettings(), batch_size=4)
     assert (tmp_path / "x").read_text() == compute_expected(12)
+    assert job.counts == {"even": 6}
 
 
-def test_an_unknown_runner_is_rejected(tmp_path: Path) -> None:
+def test_an_unknown_runner_is_rejected(tmp_path):
     with pytest.raises(UsageError, match="unknown runner 'slurm'; choose from local, processes, ray"):
         run(tmp_path / "x", 3, runner="slurm")
 
 
-def test_an_address_without_a_cluster_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_cluster_is_an_error(tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with socket.socket() as held:  # bound and not listening: a port that refuses
@@ -127,7 +109,7 @@ def test_an_address_without_a_cluster_is_an_error(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "x.part").exists()
 
 
-def test_fault_handlers_are_restored_after_ray_starts() -> None:
+def test_fault_handlers_are_restored_after_ray_starts():
     library, before, after = ctypes.CDLL(None), ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
     library.sigaction(signal.SIGFPE, None, before)
     with keep_fault_handlers():
@@ -137,7 +119,7 @@ def test_fault_handlers_are_restored_after_ray_starts() -> None:
 
 
 @pytest.mark.slow
-def test_on_ray_a_killed_worker_is_replaced(tmp_path: Path, ray: object) -> None:
+def test_on_ray_a_killed_worker_is_replaced(tmp_path, ray):
     job = run(tmp_path / "x", 120, runner="ray", deadly=61)
     assert (tmp_path / "marker").exists()  # it was killed, half-way
     assert (tmp_path / "x").read_text() == compute_expected(120)
@@ -145,7 +127,7 @@ def test_on_ray_a_killed_worker_is_replaced(tmp_path: Path, ray: object) -> None
 
 
 @pytest.mark.slow
-def test_on_ray_errors_are_raised_and_finished_batches_are_kept(tmp_path: Path, ray: object) -> None:
+def test_on_ray_errors_are_raised_and_finished_batches_are_kept(tmp_path, ray):
     with pytest.raises(RecordError, match=r"^here:1: cannot be squared$"):
         run(tmp_path / "x", 30, runner="ray", faulty=17)
     run(tmp_path / "x", 30, runner="ray", resume=True)
@@ -166,7 +148,7 @@ def build_with_error(error: str) -> Squares:
 @pytest.mark.parametrize(
     ("error", "message"), [("two", "TwoArgumentsError: here: two"), ("lock", r"ValueError: \('lock', ")]
 )
-def test_in_processes_an_error_that_cannot_be_pickled_keeps_its_text(error: str, message: str) -> None:
+def test_in_processes_an_error_that_cannot_be_pickled_keeps_its_text(error, message):
     runner_settings = RunnerSettings(runner="processes", runner_workers=1)
     with pytest.raises(DrtkError, match=f"^a worker process raised {message}"):
         next(map_batches(iter([[1]]), build_with_error, error, runner_settings=runner_settings, gpu=False))
@@ -181,7 +163,7 @@ class Hoarder(Squares):
             yield BatchResult([line[:-1] + b" " + gpu + b"\n" for line in self(batch).lines])
 
 
-def test_in_processes_errors_are_raised_and_finished_batches_are_kept(tmp_path: Path) -> None:
+def test_in_processes_errors_are_raised_and_finished_batches_are_kept(tmp_path):
     with pytest.raises(RecordError, match=r"^here:1: cannot be squared$"):
         run(tmp_path / "x", 30, runner="processes", faulty=17)
     with pytest.raises(DrtkError, match=r"^a worker process was killed, .* use fewer processes: `runner_workers`$"):
@@ -192,7 +174,7 @@ def test_in_processes_errors_are_raised_and_finished_batches_are_kept(tmp_path: 
     assert job.counts == {"even": 15}
 
 
-def test_a_process_has_one_gpu_and_may_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_has_one_gpu_and_may_read_ahead(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3,1")
     assert _list_gpus() == ["5", "3"]
@@ -213,9 +195,7 @@ def test_a_process_has_one_gpu_and_may_read_ahead(monkeypatch: pytest.MonkeyPatc
         ({0}, False, []),
     ],
 )
-def test_the_local_runner_names_idle_gpus_once(
-    used: set[int], gpu: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_local_runner_names_idle_gpus_once(used, gpu, expected, monkeypatch, caplog):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: device in used)
     runners._warn_once.cache_clear()
@@ -225,7 +205,7 @@ def test_the_local_runner_names_idle_gpus_once(
     assert [message[: len(text)] for message, text in zip(caplog.messages, expected, strict=True)] == expected
 
 
-def test_results_of_ray_are_yielded_in_the_order_of_the_batches() -> None:
+def test_results_of_ray_are_yielded_in_the_order_of_the_batches():
     ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=RuntimeError))
     rows = [{"number": number, "results": pickle.dumps(f"result {number}")} for number in (5, 7, 6, 4)]
     assert list(_iter_in_order(iter(rows), 4, 4, ray)) == [f"result {number}" for number in (4, 5, 6, 7)]
@@ -248,7 +228,7 @@ class WaitingSquares(Squares):
         return super().__call__(prepared)
 
 
-def test_a_ray_worker_prepares_the_next_batch_and_stops_at_an_error(tmp_path: Path) -> None:
+def test_a_ray_worker_prepares_the_next_batch_and_stops_at_an_error(tmp_path):
     build = partial(WaitingSquares, None, str(tmp_path / "marker"), 3)
     block = {"number": [4, 5, 6, 7], "batch": [pickle.dumps([number]) for number in (1, 2, 3, 4)]}
     rows = RayWorker(pickle.dumps(build), str(tmp_path))(block)
@@ -258,7 +238,7 @@ def test_a_ray_worker_prepares_the_next_batch_and_stops_at_an_error(tmp_path: Pa
     assert [str(error) for error in results[2:]] == ["here:1: cannot be squared"] * 2
 
 
-def test_a_batch_function_is_closed_after_the_last_batch_and_after_an_error() -> None:
+def test_a_batch_function_is_closed_after_the_last_batch_and_after_an_error():
     closed: list[int | None] = []
 
     class Closing(Squares):
@@ -271,7 +251,7 @@ def test_a_batch_function_is_closed_after_the_last_batch_and_after_an_error() ->
     assert closed == [None, 2]
 
 
-def test_items_are_prefetched_in_order_and_errors_follow_them():
+def test_items_are_prefetched_in_order_and_errors_follow_them_until_the_caller_stops():
     made = threading.Event()
 
     def items() -> Iterator[int]:
@@ -286,12 +266,8 @@ def test_items_are_prefetched_in_order_and_errors_follow_them():
     assert next(stream) == 2
     with pytest.raises(OSError, match="gone"):
         next(stream)
-    assert list(read_ahead(range(100))) == list(range(100))
-    assert list(read_ahead([])) == []
-    assert list(read_ahead([None, None])) == [None, None]
-
-
-def test_the_thread_ends_when_the_caller_stops():
+    for given in (range(100), [], [None, None]):
+        assert list(read_ahead(given)) == list(given)
     before = threading.active_count()
     stream = read_ahead(iter(range(10**9)))
     assert next(stream) == 0

@@ -1,7 +1,5 @@
 """Shards of the input, and the variables of torchrun."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -26,7 +24,7 @@ from drtk.runtime.sharding import (
 from tests.run_commands import make_torchrun_variables
 
 
-def test_a_shard_takes_every_nth_batch() -> None:
+def test_a_shard_takes_every_nth_batch():
     # batches of 3 of 0 … 10: 0-2 3-5 6-8 9-10; of two parts the first has the first and the third
     assert list(select_shard(range(11), (1, 2), batch_size=3)) == [0, 1, 2, 6, 7, 8]
     assert list(select_shard(range(11), (2, 2), batch_size=3)) == [3, 4, 5, 9, 10]
@@ -34,7 +32,7 @@ def test_a_shard_takes_every_nth_batch() -> None:
     assert list(select_shard(range(3), (2, 2), batch_size=3)) == []
 
 
-def test_samples_are_evenly_spaced() -> None:
+def test_samples_are_evenly_spaced():
     # 4 of 10: those at which 4(n + 1)/10 passes a whole number: 1.2, 2.0, 3.2, 4.0 at 2, 4, 7, 9
     assert list(sample_evenly(range(10), 4, total=10)) == [2, 4, 7, 9]
     assert list(sample_evenly(range(10), 99, total=10)) == list(range(10))
@@ -45,7 +43,7 @@ def test_samples_are_evenly_spaced() -> None:
     assert list(sample_evenly([], 3, total=0)) == []
 
 
-def test_stray_variables_of_torchrun_have_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stray_variables_of_torchrun_have_no_effect(tmp_path, monkeypatch):
     whole = make_torchrun_variables(rank=1, processes=2)
     needed = [name for name in whole if name != "LOCAL_WORLD_SIZE"]
     job = FolderJob("make", "model", str(tmp_path / "m"))
@@ -68,7 +66,7 @@ def test_stray_variables_of_torchrun_have_no_effect(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/", "-1/2", "1/0", "1/2/3", "1/²"])
-def test_malformed_shards_are_rejected(text: str) -> None:
+def test_malformed_shards_are_rejected(text):
     with pytest.raises(UsageError, match="is not of the form I/N"):
         parse_shard(text)
 
@@ -88,7 +86,7 @@ def copy(output: Path, count: int, *, torn: int | None = None, part: str = "2/3"
     return job
 
 
-def test_a_resumed_shard_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+def test_a_resumed_shard_equals_an_uninterrupted_one(tmp_path):
     with pytest.raises(RecordError):
         copy(tmp_path / "out", 20, torn=15)
     assert (tmp_path / "out.part").read_text().split() == ["2", "3", "8", "9"]
@@ -99,7 +97,7 @@ def test_a_resumed_shard_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text().split() == ["2", "3", "8", "9", "14", "15"]
 
 
-def test_gpus_starts_the_command_again_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_starts_the_command_again_under_torchrun(monkeypatch):
     launches: list[tuple[str, list[str], str]] = []
 
     def launch(options: argparse.Namespace) -> None:

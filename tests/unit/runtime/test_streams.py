@@ -1,7 +1,5 @@
 """Input and output files: compression, line ends, damage, atomic replacement."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os
@@ -28,7 +26,7 @@ def compress(suffix: str, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_compression_is_detected_by_content_and_the_digest_is_that_of_the_file(tmp_path: Path, suffix: str) -> None:
+def test_compression_is_detected_by_content_and_the_digest_is_that_of_the_file(tmp_path, suffix):
     path = tmp_path / "corpus"
     path.write_bytes(compress(suffix, TEXT))
     stream, raw = open_input(str(path))
@@ -40,7 +38,7 @@ def test_compression_is_detected_by_content_and_the_digest_is_that_of_the_file(t
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("kept", [0.3, 0.999])
-def test_compressed_data_that_ends_early_is_an_error_with_its_line(tmp_path: Path, suffix: str, kept: float) -> None:
+def test_compressed_data_that_ends_early_is_an_error_with_its_line(tmp_path, suffix, kept):
     path = tmp_path / "corpus"
     whole = compress(suffix, TEXT)
     path.write_bytes(whole[: int(len(whole) * kept)])
@@ -49,7 +47,7 @@ def test_compressed_data_that_ends_early_is_an_error_with_its_line(tmp_path: Pat
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_damage_in_incompressible_data_is_an_error(tmp_path: Path, suffix: str) -> None:
+def test_damage_in_incompressible_data_is_an_error(tmp_path, suffix):
     path = tmp_path / f"corpus{suffix}"
     with Output(str(path)) as output:
         output.write(os.urandom(50_000) + b"\n")
@@ -72,13 +70,13 @@ def test_damage_in_incompressible_data_is_an_error(tmp_path: Path, suffix: str) 
         ("eins\u2028zwei\x85drei\n".encode(), ["eins\u2028zwei\x85drei".encode()]),  # no line ends of ours
     ],
 )
-def test_only_a_bom_and_carriage_returns_are_removed(tmp_path: Path, content: bytes, lines: list[bytes]) -> None:
+def test_only_a_bom_and_carriage_returns_are_removed(tmp_path, content, lines):
     path = tmp_path / "corpus"
     path.write_bytes(content)
     assert lines_of(path) == lines
 
 
-def test_unusable_sources_are_rejected(tmp_path: Path) -> None:
+def test_unusable_sources_are_rejected(tmp_path):
     for source, problem in [
         (str(tmp_path), "is a folder; expected a file"),
         (str(tmp_path / "none"), "none: No such file or directory"),
@@ -89,7 +87,7 @@ def test_unusable_sources_are_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_an_output_is_renamed_when_it_is_finished(tmp_path: Path, suffix: str) -> None:
+def test_an_output_is_renamed_when_it_is_finished(tmp_path, suffix):
     target, empty = tmp_path / f"out{suffix}", tmp_path / f"empty{suffix}"
     with Output(str(target)) as output:
         output.write(b"one\n")
@@ -111,7 +109,7 @@ def abandon(target: Path, fill: Callable[[Output], None]) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_appending_to_a_part_drops_the_bytes_after_the_offset(tmp_path: Path, suffix: str) -> None:
+def test_appending_to_a_part_drops_the_bytes_after_the_offset(tmp_path, suffix):
     target, offsets = tmp_path / f"out{suffix}", []
 
     def fill(output: Output) -> None:
@@ -127,7 +125,7 @@ def test_appending_to_a_part_drops_the_bytes_after_the_offset(tmp_path: Path, su
     assert lines_of(target) == [b"one", b"two"]
 
 
-def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
+def test_two_runs_do_not_write_one_output(tmp_path):
     target = str(tmp_path / "out")
     with Output(target) as output:
         output.write(b"one\n")
@@ -138,9 +136,7 @@ def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"one\n"
 
 
-def test_concurrent_run_keeps_output_committed_while_the_part_file_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_run_keeps_output_committed_while_the_part_file_is_opened(tmp_path, monkeypatch):
     target = tmp_path / "out"
     first = Output(str(target)).begin()
     first.write(b"one\n")
@@ -161,14 +157,14 @@ def test_concurrent_run_keeps_output_committed_while_the_part_file_is_opened(
     assert target.read_bytes() == b"two\n"
 
 
-def test_a_full_disk_is_an_error_with_its_path(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_with_its_path(tmp_path):
     (tmp_path / "full").symlink_to("/dev/full")
     output = Output(str(tmp_path / "full")).begin()
     with pytest.raises(DrtkError, match="full: No space left on device"):
         output.write(b"x" * 1_000_000)
 
 
-def test_a_closed_pipe_raises_output_closed() -> None:
+def test_a_closed_pipe_raises_output_closed():
     reader, writer = os.pipe()
     output = Output(f"/dev/fd/{writer}").begin()
     os.close(reader)
@@ -177,9 +173,7 @@ def test_a_closed_pipe_raises_output_closed() -> None:
     os.close(writer)
 
 
-def test_reading_from_a_terminal_is_announced(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_reading_from_a_terminal_is_announced(monkeypatch, caplog):
     stdin = io.TextIOWrapper(io.BytesIO(b"text"))
     monkeypatch.setattr("sys.stdin", stdin)
     with caplog.at_level("INFO", "drtk"):

@@ -1,7 +1,5 @@
 """Tables as text, Markdown and LaTeX: alignment and escaping."""
 
-from __future__ import annotations
-
 import pytest
 
 from drtk.runtime.tables import Cell, Row, format_table, format_value
@@ -22,13 +20,13 @@ def table(found: list[Row], format: str = "table") -> list[str]:
 
 
 @pytest.mark.parametrize("notes", [("", ""), ("†", ""), ("", "†"), (" ± 0.10 (3)†", ""), ("", " ± 0.10 (3)", "†")])
-def test_digits_and_headings_are_aligned_with_and_without_marks(notes: tuple[str, ...]) -> None:
+def test_digits_and_headings_are_aligned_with_and_without_marks(notes):
     head, *lines = table(rows(*notes))
     assert {line.index(f"0.{5 + at}0") + 4 for at, line in enumerate(lines)} == {head.index("RR") + 2}
     assert {line.rindex("0.25") + 4 for line in lines} == {len(head)}
 
 
-def test_marks_have_a_column_of_their_own() -> None:
+def test_marks_have_a_column_of_their_own():
     # values end at column 12, marks begin there: a dagger, a dagger and a star, a star
     assert table(rows("†", "", "†")) == [
         "system    RR    a-long-measure",
@@ -38,7 +36,7 @@ def test_marks_have_a_column_of_their_own() -> None:
     ]
 
 
-def test_latex_uses_booktabs_rules_and_siunitx_columns() -> None:
+def test_latex_uses_booktabs_rules_and_siunitx_columns():
     assert table(rows("†", " ± 0.10 (3)"), "latex") == [
         "% \\usepackage{booktabs, siunitx} \\sisetup{detect-weight, retain-explicit-plus}",
         "\\begin{tabular}{l S[table-format=1.2, table-space-text-post={~$\\pm$ 0.10 (3)}] S[table-format=1.2]}",
@@ -52,14 +50,14 @@ def test_latex_uses_booktabs_rules_and_siunitx_columns() -> None:
     ]
 
 
-def test_latex_has_minus_signs_and_texts_of_number_columns_in_braces() -> None:
+def test_latex_has_minus_signs_and_texts_of_number_columns_in_braces():
     found: list[Row] = [[Cell("a - b"), Cell("-0.5 … +1.25"), Cell("-12.5")], [Cell("R@1"), Cell("-"), Cell("<.01")]]
     lines = table(found, "latex")
     assert lines[1] == "\\begin{tabular}{l l S[table-format=+2.1]}"
     assert lines[5:7] == ["a $-$ b & $-0.5$ \\dots{} $+1.25$ & -12.5 \\\\", "R@1 & - & {$<$.01} \\\\"]
 
 
-def test_markdown_left_aligns_marked_values_of_equal_length() -> None:
+def test_markdown_left_aligns_marked_values_of_equal_length():
     assert table(rows("†", ""), "markdown")[1:] == [
         "| :--- | :--- | ---: |",
         "| s0 | **0.50†** | 0.25 |",
@@ -69,6 +67,6 @@ def test_markdown_left_aligns_marked_values_of_equal_length() -> None:
     assert table(uneven, "markdown")[1] == "| :--- | ---: | ---: |"
 
 
-def test_a_rounded_zero_has_no_sign() -> None:
+def test_a_rounded_zero_has_no_sign():
     assert format_value(-0.001, 2) == "0.00"
     assert [format_value(value, 2) for value in (3, None, "x", -1.005)] == ["3", "", "x", "-1.00"]

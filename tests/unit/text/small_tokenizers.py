@@ -1,7 +1,5 @@
 """Small tokenizers of three kinds, built without a download."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers

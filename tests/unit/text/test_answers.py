@@ -1,7 +1,5 @@
 """DPR's answer matching, and SQuAD's exact match and F1, compared with a reference."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Tokenization of passages and pairs, padding, and batches by length."""
 
-from __future__ import annotations
-
 import copy
 from itertools import pairwise, product
 

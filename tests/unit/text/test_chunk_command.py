@@ -1,7 +1,5 @@
 """drtk chunk: passages, sentence splitters, resuming, memory."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Groups of sentences, and passages of documents."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

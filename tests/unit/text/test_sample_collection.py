@@ -1,7 +1,5 @@
 """The sample collection from docstrings of installed packages."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Splitting of documents at their headings, and pages of passages."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sentence splitting with Punkt."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Tokenized corpora: their content, errors, and cache."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Loading tokenizers, and positions at which a text may be split."""
 
-from __future__ import annotations
-
 import pytest
 
 from drtk.errors import DrtkError, MismatchError

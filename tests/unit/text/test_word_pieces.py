@@ -1,7 +1,5 @@
 """Alignment of words and word pieces."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

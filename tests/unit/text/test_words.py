@@ -1,7 +1,5 @@
 """Words, stems, stop words, and queries with expansions."""
 
-from __future__ import annotations
-
 import pytest
 
 from drtk.errors import DrtkError, UsageError
