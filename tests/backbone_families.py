@@ -15,24 +15,8 @@ VOCABULARY = 97
 
 def create_masked_lm(family: str, *, attention: str = "sdpa", vocabulary: int = VOCABULARY, **changes: Any) -> Any:
     """Return a masked language model in evaluation mode (3 layers, ModernBERT 4; hidden size 32) with random norms and biases."""
-    from transformers import (
-        AutoModelForMaskedLM,
-        BertConfig,
-        DistilBertConfig,
-        ElectraConfig,
-        ModernBertConfig,
-        RobertaConfig,
-        XLMRobertaConfig,
-    )
+    from transformers import AutoConfig, AutoModelForMaskedLM
 
-    makers: dict[str, Any] = {
-        "bert": BertConfig,
-        "roberta": RobertaConfig,
-        "xlm-roberta": XLMRobertaConfig,
-        "electra": ElectraConfig,
-        "distilbert": DistilBertConfig,
-        "modernbert": ModernBertConfig,
-    }
     size: dict[str, Any] = {
         "hidden_size": 32,
         "num_hidden_layers": 3,
@@ -51,7 +35,7 @@ def create_masked_lm(family: str, *, attention: str = "sdpa", vocabulary: int = 
         size |= {"pad_token_id": 1}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        config = makers[family](vocab_size=vocabulary, **size | changes)
+        config = AutoConfig.for_model(family, vocab_size=vocabulary, **size | changes)
         model = AutoModelForMaskedLM.from_config(config, attn_implementation=attention)
         with torch.no_grad():
             for parameter in model.parameters():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.expansion_collection import write_rows
+from tests.run_commands import write_text
 from tests.tiny_models import TOPICS, make_topic_words
 
 
@@ -41,12 +42,6 @@ def write_questions(folder: Path, count: int, *, seed: int = 0) -> QuestionFiles
         )
         for rank, other in enumerate(((number + 1) % count, number, (number + 2) % count), start=1):
             lines.append(f"{id} Q0 d{other} {rank} {10 - rank}.0 bm25\n")
-    paths = []
-    for name, text in (
-        ("questions.jsonl", "".join(json.dumps(row) + "\n" for row in rows)),
-        ("passages.jsonl", "".join(json.dumps(row) + "\n" for row in passages)),
-        ("bm25.run", "".join(lines)),
-    ):
-        paths.append(folder / name)
-        paths[-1].write_text(text, encoding="utf-8")
+    paths = [write_rows(folder / "questions.jsonl", rows), write_rows(folder / "passages.jsonl", passages)]
+    paths.append(write_text(folder / "bm25.run", "".join(lines)))
     return QuestionFiles(*paths, texts, answers, sentences)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -56,15 +58,28 @@ def open_corpus(*passages: Passage | str) -> CorpusStore:
         return CorpusStore.open(file.name)
 
 
+@cache
+def _train_tokenizer(settings: Any) -> Any:
+    from drtk.models.init_model import train_tokenizer
+
+    return train_tokenizer((f"{row['title']} {row['text']}" for row in make_collection()[0]), settings)
+
+
+def train_tiny_tokenizer(**changes: object) -> tuple[Any, Any]:
+    """Return a tokenizer of the synthetic collection, and its InitModelSettings."""
+    from drtk.models.config import InitModelSettings
+
+    size = {"vocab_size": 400, "min_frequency": 1, "hidden": 32, "heads": 4, "max_length": 64}
+    settings = InitModelSettings(**size | changes)
+    return deepcopy(_train_tokenizer(settings)), settings
+
+
 def save_tiny_encoder(folder: Path, *, seed: int = 1, **changes: object) -> Path:
     """Save an untrained encoder (2 layers, hidden size 32) with a tokenizer of the synthetic collection."""
     from drtk.models.checkpoint import save_encoder
-    from drtk.models.config import InitModelSettings
-    from drtk.models.init_model import init_encoder, train_tokenizer
+    from drtk.models.init_model import init_encoder
 
-    size = {"vocab_size": 400, "min_frequency": 1, "layers": 2, "hidden": 32, "heads": 4, "max_length": 64}
-    settings = InitModelSettings(**size | {"pooling": "mean"} | changes)
-    tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in make_collection()[0]), settings)
+    tokenizer, settings = train_tiny_tokenizer(**{"layers": 2, "pooling": "mean"} | changes)
     save_encoder(init_encoder(tokenizer, settings, seed=seed), folder)
     return folder
 
@@ -72,12 +87,9 @@ def save_tiny_encoder(folder: Path, *, seed: int = 1, **changes: object) -> Path
 def save_tiny_generator(folder: Path, arch: str, *, seed: int = 1, **changes: object) -> Path:
     """Save an untrained generator, t5 or gpt2, with a tokenizer of the synthetic collection."""
     from drtk.models.checkpoint import save_pretrained_model
-    from drtk.models.config import InitModelSettings
-    from drtk.models.init_model import init_generator, train_tokenizer
+    from drtk.models.init_model import init_generator
 
-    size = {"vocab_size": 300, "min_frequency": 1, "layers": 1, "hidden": 32, "heads": 4, "max_length": 64}
-    settings = InitModelSettings(**size | {"arch": arch} | changes)
-    tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in make_collection()[0]), settings)
+    tokenizer, settings = train_tiny_tokenizer(**{"vocab_size": 300, "layers": 1, "arch": arch} | changes)
     save_pretrained_model(init_generator(tokenizer, settings, seed=seed), tokenizer, folder)
     return folder
 
@@ -90,12 +102,9 @@ def save_tiny_cross_encoder(folder: Path, *, seed: int = 1, labels: int = 1, **c
     import torch
     from transformers import BertConfig, BertForSequenceClassification
 
-    from drtk.models.config import InitModelSettings
-    from drtk.models.init_model import train_tokenizer
     from drtk.runtime.progress import silence_transformers
 
-    settings = InitModelSettings(vocab_size=400, min_frequency=1, max_length=64)
-    tokenizer = train_tokenizer((f"{row['title']} {row['text']}" for row in make_collection()[0]), settings)
+    tokenizer, _ = train_tiny_tokenizer()
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     # With the usual range of .02, scores would differ only in the fifth decimal.
     wide = {"initializer_range": 0.3, "max_position_embeddings": 64, "vocab_size": len(tokenizer)}

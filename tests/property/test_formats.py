@@ -1,7 +1,5 @@
 """Records written in a format are read back unchanged, except for fields that the format does not have."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import tempfile
@@ -76,7 +74,7 @@ RANKS = st.integers(1, 1000)
 )
 @SETTINGS
 @given(st.data())
-def test_records_round_trip(kind: str, name: str, records: st.SearchStrategy[Any], data: st.DataObject) -> None:
+def test_records_round_trip(kind, name, records, data):
     unique = {getattr(record, "id", None) or (record.query_id, record.doc_id): record
               for record in data.draw(st.lists(records, max_size=5))}  # fmt: skip
     with write_records(kind, name, list(unique.values())) as path:
@@ -91,7 +89,7 @@ def test_records_round_trip(kind: str, name: str, records: st.SearchStrategy[Any
 @example([("{", [])], "dpr-qa")
 @example([('{"', ["a"])], "dpr-qa")
 @example([("{", ["'"])], "dpr-qa")
-def test_questions_and_answers_round_trip_without_ids(pairs: list[tuple[str, list[str]]], name: str) -> None:
+def test_questions_and_answers_round_trip_without_ids(pairs, name):
     queries = [Query(f"q{number}", text, tuple(answers)) for number, (text, answers) in enumerate(pairs)]
     with write_records("queries", name, queries) as path:
         assert [(query.text, list(query.answers)) for query in read_queries(path)] == pairs
@@ -123,7 +121,7 @@ def drop_fields(example: Example, *fields: str) -> Example:
 
 @SETTINGS
 @given(st.lists(examples_with_texts(), max_size=4))
-def test_examples_round_trip_in_every_format(examples: list[ParsedExample]) -> None:
+def test_examples_round_trip_in_every_format(examples):
     expected = [parsed.example for parsed in examples]
     for name in ("drtk", "simlm"):
         with write_records("examples", name, examples) as path:
@@ -131,18 +129,15 @@ def test_examples_round_trip_in_every_format(examples: list[ParsedExample]) -> N
     for name in ("tevatron", "dpr-json", "sbert"):
         with write_records("examples", name, examples) as path:
             parsed = read_examples(path)
-            assert [drop_fields(record.example, "scores", "sources") for record in parsed] == [
-                drop_fields(example, "scores") for example in expected
-            ]
+            unscored = [drop_fields(record.example, "scores", "sources") for record in parsed]
+            assert unscored == [drop_fields(example, "scores") for example in expected]
             if name != "sbert":
-                assert [(record.query, record.passages) for record in parsed] == [
-                    (record.query, record.passages) for record in examples
-                ]
+                assert [(each.query, each.passages) for each in parsed] == [(e.query, e.passages) for e in examples]
 
 
 @SETTINGS
 @given(st.lists(examples_with_texts(), max_size=4))
-def test_flag_embedding_texts_round_trip(examples: list[ParsedExample]) -> None:
+def test_flag_embedding_texts_round_trip(examples):
     def has_texts(record: ParsedExample) -> bool:
         texts = [record.query.text if record.query else "", *(p.title + p.text for p in record.passages)]
         return all(map(str.strip, texts))
@@ -169,9 +164,7 @@ JSON = st.recursive(
     st.integers(1, 40),
     st.booleans(),
 )
-def test_a_json_array_is_parsed_equally_in_blocks_of_any_size(
-    rows: list[Any], indent: int | None, size: int, plain: bool
-) -> None:
+def test_a_json_array_is_parsed_equally_in_blocks_of_any_size(rows, indent, size, plain):
     text = json.dumps(rows, indent=indent, ensure_ascii=plain).encode()
     blocks = [text[start : start + size] for start in range(0, len(text), size)]
     numbered_rows = list(iter_array_rows(blocks))
@@ -183,7 +176,7 @@ def test_a_json_array_is_parsed_equally_in_blocks_of_any_size(
 
 @SETTINGS
 @given(st.lists(st.dictionaries(st.text(max_size=4), JSON, max_size=3), min_size=1, max_size=4), st.data())
-def test_a_truncated_json_array_gives_complete_elements_and_then_an_error(rows: list[Any], data: st.DataObject) -> None:
+def test_a_truncated_json_array_gives_complete_elements_and_then_an_error(rows, data):
     text = orjson.dumps(rows)
     cut = text[: data.draw(st.integers(1, len(text) - 1))]
     *whole, last = [row for _, row in iter_array_rows([cut])]

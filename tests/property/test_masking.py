@@ -1,7 +1,5 @@
 """Properties of all masking strategies on random texts: special tokens stay visible, and the budget is kept."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +22,7 @@ from drtk.pretraining.masking import (
 from drtk.text.rng import create_generator
 from drtk.text.token_dataset import TokenizedText
 
+SETTINGS = settings(max_examples=60, deadline=None)
 RATES = st.sampled_from([0.0, 0.05, 0.15, 0.3, 0.45, 0.5, 0.999, 1.0]) | st.floats(0, 1)
 WHOLE_WORD_STRATEGIES = {"whole-word", "keyword"}
 VOCABULARY = Vocabulary(size=50, mask=4, special=frozenset(range(5)))
@@ -49,19 +48,17 @@ def count_tokens(text, with_specials):
 
 
 def mask(name, text, rate, *, seed, counted, other=(), **options):
-    return MASKING.load(name)(
-        MaskInput(text, group_words(text.words), rate, create_generator(seed), counted, *other), **options
-    )
+    given = MaskInput(text, group_words(text.words), rate, create_generator(seed), counted, *other)
+    return MASKING.load(name)(given, **options)
 
 
 def make_other_mask(text, rate, *, seed, counted):
-    return mask_whole_words(
-        MaskInput(text, group_words(text.words), rate, create_generator(seed, "other"), counted)
-    ), rate
+    given = MaskInput(text, group_words(text.words), rate, create_generator(seed, "other"), counted)
+    return mask_whole_words(given), rate
 
 
 @pytest.mark.parametrize("name", MASKING)
-@settings(max_examples=60, deadline=None)
+@SETTINGS
 @given(text=texts(), rates=st.tuples(RATES, RATES), seed=st.integers(0, 999), with_specials=st.booleans())
 def test_special_tokens_stay_visible_and_the_seed_determines_the_mask(name, text, rates, seed, with_specials):
     inner, rate = sorted(rates)
@@ -72,9 +69,7 @@ def test_special_tokens_stay_visible_and_the_seed_determines_the_mask(name, text
     assert (hidden.dtype, hidden.shape) == (bool, text.ids.shape)
     assert not hidden[text.words < 0].any()
     assert hidden.tolist() == mask(name, text, rate, seed=seed, counted=counted, other=other).tolist()
-    assert all(
-        np.array_equal(*pair) for pair in zip(before, (*text, other[0]), strict=True)
-    )  # the input is not changed
+    assert all(map(np.array_equal, before, (*text, other[0])))  # the input is not changed
     if name in WHOLE_WORD_STRATEGIES:
         assert masks_whole_words(hidden, text)
 
@@ -84,14 +79,8 @@ def masks_whole_words(hidden, text):
     return (hidden[1:] == hidden[:-1])[same].all()
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    text=texts(),
-    rate=RATES,
-    seed=st.integers(0, 999),
-    with_specials=st.booleans(),
-    scale=st.sampled_from(["max", "minmax", "sum"]),
-)
+@SETTINGS
+@given(texts(), RATES, st.integers(0, 999), st.booleans(), st.sampled_from(["max", "minmax", "sum"]))
 def test_random_and_rom_mask_exactly_the_budget(text, rate, seed, with_specials, scale):
     counted = count_tokens(text, with_specials)
     expected = min(compute_mask_budget(rate, counted), int((text.words >= 0).sum()))
@@ -99,7 +88,7 @@ def test_random_and_rom_mask_exactly_the_budget(text, rate, seed, with_specials,
     assert mask("rom", text, rate, seed=seed, counted=counted, scale=scale).sum() == expected
 
 
-@settings(max_examples=60, deadline=None)
+@SETTINGS
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999), with_specials=st.booleans())
 def test_whole_words_never_exceed_the_budget_and_no_visible_word_fits(text, rate, seed, with_specials):
     counted = count_tokens(text, with_specials)
@@ -109,15 +98,12 @@ def test_whole_words_never_exceed_the_budget_and_no_visible_word_fits(text, rate
         assert masks_whole_words(hidden, text)
         left = budget - hidden.sum()
         assert left >= 0
-        visible = (
-            sizes[~np.logical_or.reduceat(hidden[text.words >= 0], group_words(text.words).begins)]
-            if len(sizes)
-            else []
-        )
-        assert all(size > left for size in visible)
+        if len(sizes):
+            visible = ~np.logical_or.reduceat(hidden[text.words >= 0], group_words(text.words).begins)
+            assert (sizes[visible] > left).all()
 
 
-@settings(max_examples=60, deadline=None)
+@SETTINGS
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999), with_specials=st.booleans())
 def test_keywords_exceed_the_budget_by_less_than_a_word(text, rate, seed, with_specials):
     counted = count_tokens(text, with_specials)
@@ -126,7 +112,7 @@ def test_keywords_exceed_the_budget_by_less_than_a_word(text, rate, seed, with_s
     assert min(budget, sizes.sum()) <= count <= (budget + max(sizes, default=1) - 1 if budget else 0)
 
 
-@settings(max_examples=60, deadline=None)
+@SETTINGS
 @given(text=texts(), rates=st.tuples(RATES, RATES), seed=st.integers(0, 999), with_specials=st.booleans())
 def test_an_extension_contains_the_other_mask_and_a_complement_the_remaining_tokens(text, rates, seed, with_specials):
     inner, rate = sorted(rates)
@@ -135,15 +121,14 @@ def test_an_extension_contains_the_other_mask_and_a_complement_the_remaining_tok
     extended = mask("extension", text, rate, seed=seed, counted=counted, other=other)
     assert extended[other[0]].all()
     assert masks_whole_words(extended, text)
-    assert extended.sum() <= compute_mask_budget(inner, counted) + compute_mask_budget(
-        compute_added_rate(rate, inner), counted
-    )
+    budgets = [compute_mask_budget(share, counted) for share in (inner, compute_added_rate(rate, inner))]
+    assert extended.sum() <= sum(budgets)
     complement = mask("complement", text, rate, seed=seed, counted=counted, other=other)
     assert (complement ^ other[0])[content].all()
     assert not (complement & other[0]).any()
 
 
-@settings(max_examples=60, deadline=None)
+@SETTINGS
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999))
 def test_visible_tokens_are_never_corrupted(text, rate, seed):
     hidden = mask("random", text, rate, seed=seed, counted=len(text.ids))
@@ -153,7 +138,7 @@ def test_visible_tokens_are_never_corrupted(text, rate, seed):
         assert ((corrupted >= 0) & (corrupted < VOCABULARY.size)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@SETTINGS
 @given(text=texts(), rate=RATES, seed=st.integers(0, 999))
 def test_insertions_and_deletions_edit_a_share_of_the_tokens(text, rate, seed):
     share = round(rate * int((text.words >= 0).sum()))

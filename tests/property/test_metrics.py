@@ -1,11 +1,9 @@
 """A better ranking never lowers a measure, and broken ties keep the order of a ranking."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drtk.data.trec import QueryHits, Ranking
+from drtk.data.trec import QueryHits
 from drtk.evaluation.evaluate import Evaluator
 from drtk.evaluation.measures import parse_measures
 from drtk.retrieval.fusion import break_ties
@@ -25,9 +23,7 @@ def evaluate(ranking: list[str], grades: dict[str, int]) -> dict[str, float]:
 
 @settings(max_examples=60, deadline=None)
 @given(ranking=rankings, grades=judgments, at=st.integers(0, 10))
-def test_swapping_in_a_better_document_never_lowers_a_measure(
-    ranking: list[str], grades: dict[str, int], at: int
-) -> None:
+def test_swapping_in_a_better_document_never_lowers_a_measure(ranking, grades, at):
     if at + 1 >= len(ranking) or grades.get(ranking[at], 0) >= grades.get(ranking[at + 1], 0):
         return
     better = [*ranking[:at], ranking[at + 1], ranking[at], *ranking[at + 2 :]]
@@ -37,12 +33,9 @@ def test_swapping_in_a_better_document_never_lowers_a_measure(
             assert after[name] >= before[name] - 1e-9, name
 
 
-@given(
-    scored=st.dictionaries(st.text("abc", min_size=1), st.floats(-1e30, 1e30, allow_subnormal=False), max_size=20).map(
-        lambda scores: list(scores.items())
-    )
-)
-def test_scores_with_broken_ties_keep_the_order_when_sorted_again(scored: Ranking) -> None:
+@given(st.dictionaries(st.text("abc", min_size=1), st.floats(-1e30, 1e30, allow_subnormal=False), max_size=20))
+def test_scores_with_broken_ties_keep_the_order_when_sorted_again(scores):
+    scored = list(scores.items())
     falling = break_ties(scored)
     sorted_again = QueryHits("q", [id for id, _ in falling][::-1], [score for _, score in falling][::-1]).to_ranking()
     assert sorted_again == falling

@@ -47,9 +47,8 @@ def rankings(draw):
     return hits
 
 
-QUERIES = st.lists(
-    st.tuples(rankings(), st.dictionaries(st.sampled_from(IDS), st.integers(0, 2), max_size=6)), min_size=1, max_size=6
-)
+GRADES = st.dictionaries(st.sampled_from(IDS), st.integers(0, 2), max_size=6)
+QUERIES = st.lists(st.tuples(rankings(), GRADES), min_size=1, max_size=6)
 OPTIONS = st.fixed_dictionaries(
     {},
     optional={
@@ -73,16 +72,9 @@ POLICIES = st.builds(
 def mine_pools(queries, policy, options, limit, by_source, promote, *, batch_size: int) -> list[CandidatePool]:
     """Mine the queries in batches, and return their candidate pools."""
     grades = {f"q{at}": judged for at, (_, judged) in enumerate(queries)}
-    if by_source:
-        grades = {
-            id: {
-                parse_document_id(one): max(
-                    grade for two, grade in some.items() if parse_document_id(two) == parse_document_id(one)
-                )
-                for one in some
-            }
-            for id, some in grades.items()
-        }
+    if by_source:  # the grade of a document is that of its best chunk
+        order = {id: sorted(some.items(), key=lambda item: item[1]) for id, some in grades.items()}
+        grades = {id: {parse_document_id(one): grade for one, grade in some} for id, some in order.items()}
     stream = QueryStream(MiningSources([]), InputTracker(), {}, open_once(*IDS), grades, by_source=by_source)
     miner = Miner(stream, policy, 7, score_filters=build_score_filters(MineSettings(**options), None))
     if promote:
@@ -90,9 +82,8 @@ def mine_pools(queries, policy, options, limit, by_source, promote, *, batch_siz
     else:
         miner.content_filters = [ChunkNumberFilter(limit)]
     mining = [MiningQuery(f"q{at}", hits, Query(f"q{at}", "", ["any"])) for at, (hits, _) in enumerate(queries)]
-    return [
-        pool for start in range(0, len(mining), batch_size) for pool in miner.mine(mining[start : start + batch_size])
-    ]
+    starts = range(0, len(mining), batch_size)
+    return [pool for start in starts for pool in miner.mine(mining[start : start + batch_size])]
 
 
 @settings(max_examples=120, deadline=None)
@@ -104,10 +95,9 @@ def test_no_positive_is_a_negative_and_every_candidate_is_audited(queries, polic
         rows.append(row := build_audit_row(pool))
         negatives = [one.id for one in pool.negatives]
         relevant = {id for id, grade in judged.items() if grade >= 1}
-        assert not set(negatives) & set(pool.positives)
-        assert not set(negatives) & relevant
-        if by_source:
-            assert not {parse_document_id(id) for id in negatives} & {parse_document_id(id) for id in relevant}
+        relevant_documents = {parse_document_id(id) for id in relevant} if by_source else set()
+        assert not set(negatives) & (relevant | set(pool.positives))
+        assert not {parse_document_id(id) for id in negatives} & relevant_documents
         assert len(set(negatives)) == len(negatives)
         assert not set(negatives) & (pool.rejected.keys() | set(pool.promoted))
         assert not set(pool.promoted) & pool.rejected.keys()
@@ -122,19 +112,13 @@ def test_no_positive_is_a_negative_and_every_candidate_is_audited(queries, polic
             assert not random & retrieved
             assert all("rank" not in one and "gap" not in one for one in row["kept"] if one["id"] in random)
             # Random passages are neither retrieved nor positive, and pass the filter.
-            eligible = {
-                id for id in IDS if id not in retrieved | relevant | set(pool.positives) and int(id[-1]) <= limit
-            }
-            if by_source:
-                eligible = {
-                    id for id in eligible if parse_document_id(id) not in {parse_document_id(one) for one in relevant}
-                }
+            eligible = {id for id in IDS if parse_document_id(id) not in relevant_documents and int(id[-1]) <= limit}
+            eligible -= retrieved | relevant | set(pool.positives)
             num_expected = min(len(eligible), max(0, policy.min_negatives - len(mined)))
             assert random <= eligible
             assert len(random) <= num_expected
-            assert (
-                len(random) == num_expected or limit < 2
-            )  # if the filter rejects some, sampling may stop before all are found
+            # If the filter rejects some, sampling may stop before all are found.
+            assert len(random) == num_expected or limit < 2
     summary = summarize_audit(rows)
     assert summary.sources[RANDOM] == sum(one.rank == 0 for pool in pools if not pool.skipped for one in pool.negatives)
     assert summary.num_negatives == sum(len(pool.negatives) for pool in pools if not pool.skipped)

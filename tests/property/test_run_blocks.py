@@ -1,7 +1,5 @@
 """Reading a run in blocks gives the ranks and errors of reading it line by line."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 
@@ -61,9 +59,7 @@ COMMON = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], d
 
 @COMMON
 @given(LINES, st.sampled_from(["\n", ""]), st.sampled_from([64, 200, 1 << 22]))
-def test_blocks_give_the_ranks_of_lines(
-    tmp_path: Path, lines: list[tuple[str, str, str, str]], end: str, size: int
-) -> None:
+def test_blocks_give_the_ranks_of_lines(tmp_path, lines, end, size):
     path = write_run(tmp_path, lines, together=True, end=end)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_blocks, "BLOCK", size)
@@ -72,7 +68,7 @@ def test_blocks_give_the_ranks_of_lines(
 
 @COMMON
 @given(LINES)
-def test_queries_with_separated_lines_are_rejected(tmp_path: Path, lines: list[tuple[str, str, str, str]]) -> None:
+def test_queries_with_separated_lines_are_rejected(tmp_path, lines):
     path = write_run(tmp_path, lines, together=False)
     order = [q for at, (q, *_) in enumerate(lines) if at == 0 or lines[at - 1][0] != q]
     if len(order) == len(set(order)):
@@ -84,9 +80,7 @@ def test_queries_with_separated_lines_are_rejected(tmp_path: Path, lines: list[t
 
 @COMMON
 @given(LINES, FAULTS, st.integers(0, 24), st.booleans())
-def test_values_and_errors_are_equal_for_blocks_and_lines(
-    tmp_path: Path, lines: list[tuple[str, str, str, str]], fault: str, at: int, compressed: bool
-) -> None:
+def test_values_and_errors_are_equal_for_blocks_and_lines(tmp_path, lines, fault, at, compressed):
     path = write_run(tmp_path, lines, together=True)
     rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
     rows.insert(min(at, len(rows)), fault)
@@ -107,9 +101,7 @@ def test_values_and_errors_are_equal_for_blocks_and_lines(
     assert outcome(0) == outcome(1 << 40)
 
 
-def test_repeated_documents_and_hash_collisions_are_not_read_by_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_documents_and_hash_collisions_are_not_read_by_blocks(tmp_path, monkeypatch):
     path = tmp_path / "x.run"
     for second_id in ("d1", "d2"):
         path.write_text(f"1 Q0 d1 1 2 t\n1 Q0 {second_id} 2 1 t\n")
@@ -124,9 +116,7 @@ RANKINGS = st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 4)), max_size=8
 
 
 @given(RANKINGS, st.integers(0, 14), st.integers(1, 3), st.integers(1, 12), st.lists(st.integers(-1, 4), max_size=4))
-def test_values_equal_those_of_pytrec_eval(
-    judged: list[tuple[int, int]], length: int, rel: int, cutoff: int, missed: list[int]
-) -> None:
+def test_values_equal_those_of_pytrec_eval(judged, length, rel, cutoff, missed):
     import pytrec_eval
 
     known = {f"d{place}": grade for place, grade in judged} | {f"m{n}": grade for n, grade in enumerate(missed)}
@@ -146,7 +136,7 @@ def test_values_equal_those_of_pytrec_eval(
     assert ours == {key: pytest.approx(theirs[key], abs=1e-12) for key in keys}
 
 
-def test_cut_a_ranking_or_remove_a_document() -> None:
+def test_cut_a_ranking_or_remove_a_document():
     judged_ranks = JudgedRanks([2, 5, 9], [1, 0, 3], 12)
     assert judged_ranks.truncate(5) == JudgedRanks([2, 5], [1, 0], 5)
     assert judged_ranks.truncate(20) is judged_ranks

@@ -3,8 +3,6 @@
 Texts are tokenized character by character, without regular expressions.
 """
 
-from __future__ import annotations
-
 import unicodedata
 
 

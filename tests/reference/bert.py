@@ -3,8 +3,6 @@
 visible: for every query position, the positions of the context that it can attend to
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from transformers import BertForMaskedLM, BertModel

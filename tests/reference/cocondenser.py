@@ -1,7 +1,5 @@
 """coCondenser, coROM and their query-as-context variants: two texts per example, positives of each other."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from transformers import BertForMaskedLM

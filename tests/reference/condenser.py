@@ -1,7 +1,5 @@
 """Condenser: a head of two layers reads the CLS vector of the last layer and the other vectors of a middle layer."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from transformers import BertForMaskedLM
 

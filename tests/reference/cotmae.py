@@ -1,7 +1,5 @@
 """CoT-MAE: a decoder reconstructs the neighbor (or a query) of a text from the CLS vector of the text."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from transformers import BertForMaskedLM
 

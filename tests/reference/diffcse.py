@@ -1,7 +1,5 @@
 """DiffCSE: SimCSE, and a discriminator that detects edits of a sentence, given the sentence vector."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -3,8 +3,6 @@
 It uses floats, lists and loops, without tensors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

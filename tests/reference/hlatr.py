@@ -1,7 +1,5 @@
 """HLATR's forward pass for one list, from vectors and ranks to logits."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """MASTER: five decoders on the CLS vectors of up to three passes of one encoder."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Reference losses of single tokens, and their mean."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

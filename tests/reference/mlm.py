@@ -1,7 +1,5 @@
 """Masked language modeling."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from transformers import BertForMaskedLM
 

@@ -3,8 +3,6 @@
 Scores are estimated ranks: lower is better.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """RetroMAE: a one-layer decoder reconstructs the text from the CLS vector and a few visible tokens per position."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from transformers import BertForMaskedLM
 from transformers.models.bert.modeling_bert import BertLayer

@@ -1,7 +1,5 @@
 """SimCSE: cross-entropy over the cosines of first views with all second views, after a projector."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from transformers import BertForMaskedLM

@@ -1,7 +1,5 @@
 """SimLM and its ablations: encoder and a weak decoder predict the original tokens of texts with replaced tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor, nn

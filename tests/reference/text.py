@@ -1,7 +1,5 @@
 """A text as lists: original tokens, model input, and masked and special positions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 

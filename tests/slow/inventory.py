@@ -1,7 +1,5 @@
 """Load the steps of inventory.toml and run them with the drtk of a checkout, without importing drtk."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Scripts of benchmarks/ at toy size."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.enriched_corpus import write_enriched_corpus
-from tests.run_commands import write_text
+from tests.expansion_collection import write_rows
 from tests.tiny_models import make_collection, save_tiny_encoder, save_tiny_generator, write_collection
 
 pytestmark = pytest.mark.slow
@@ -53,12 +51,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             lines.writelines(json.dumps(row) + "\n" for row in rows)
     (folder / "data" / "openqa").mkdir()
     questions = [{"id": q["_id"], "question": q["text"], "answers": q["metadata"]["answers"]} for q in queries]
-    write_text(folder / "data" / "openqa" / "nq_open_dev.jsonl", "".join(json.dumps(q) + "\n" for q in questions))
+    write_rows(folder / "data" / "openqa" / "nq_open_dev.jsonl", questions)
     return folder
 
 
 @pytest.mark.parametrize("script", CALLS)
-def test_a_benchmark_prints_its_measurements(script: str, inputs: Path) -> None:
+def test_a_benchmark_prints_its_measurements(script, inputs):
     command = [sys.executable, str(SCRIPTS / f"{script}.py"), *CALLS[script].split()]
     process = subprocess.run(command, cwd=inputs, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr

@@ -1,7 +1,5 @@
 """Both BM25 engines reproduce the reference figures in the README of the shared data."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 
@@ -68,7 +66,7 @@ def search(folder: Path, engine: str, collection: str, split: str, **settings: o
         ("cacm", "test", 0.9, 0.4, 0.4385, 0.6356),
     ],
 )
-def test_bm25s_reaches_the_reference_figures(index_of, collection, split, k1, b, ndcg, recall) -> None:
+def test_bm25s_reaches_the_reference_figures(index_of, collection, split, k1, b, ndcg, recall):
     rankings, qrels = search(index_of("bm25s", collection), "bm25s", collection, split, k1=k1, b=b)
     # the order of ties changes the fourth decimal
     assert compute_measures(rankings, qrels) == pytest.approx({"ndcg_cut_10": ndcg, "recall_100": recall}, abs=6e-4)
@@ -83,7 +81,7 @@ def test_bm25s_reaches_the_reference_figures(index_of, collection, split, k1, b,
         ("cranfield", "test", 1.2, 0.75, 0.3588, 0.7314),
     ],
 )
-def test_lucene_reaches_the_reference_figures(index_of, collection, split, k1, b, ndcg, recall) -> None:
+def test_lucene_reaches_the_reference_figures(index_of, collection, split, k1, b, ndcg, recall):
     rankings, qrels = search(index_of("lucene", collection), "lucene", collection, split, k1=k1, b=b)
     assert compute_measures(rankings, qrels) == pytest.approx({"ndcg_cut_10": ndcg, "recall_100": recall}, abs=3e-4)
     # The reference used Anserini's searcher, which rounds scores to four places and sorts ties by *ascending* id. With
@@ -93,7 +91,7 @@ def test_lucene_reaches_the_reference_figures(index_of, collection, split, k1, b
 
 
 @pytest.mark.parametrize("rm3", [False, True])
-def test_lucene_scores_equal_those_of_anserinis_searcher(index_of, rm3: bool) -> None:
+def test_lucene_scores_equal_those_of_anserinis_searcher(index_of, rm3):
     from drtk.indexing.lucene.jvm import load_class
     from drtk.indexing.lucene.search import make_java_list
 
@@ -119,7 +117,7 @@ def test_lucene_scores_equal_those_of_anserinis_searcher(index_of, rm3: bool) ->
     assert num_compared > 200
 
 
-def test_both_engines_stem_every_word_of_squad_alike() -> None:
+def test_both_engines_stem_every_word_of_squad_alike():
     skip_without_lucene()
     from drtk.indexing.lucene.jvm import load_class
     from drtk.indexing.lucene.search import JavaMap, find_static_method, make_java_list
@@ -135,7 +133,7 @@ def test_both_engines_stem_every_word_of_squad_alike() -> None:
     assert {word: stems for word, stems in zip(words, theirs, strict=True) if stems != [stem(word)]} == {}
 
 
-def test_a_text_above_the_json_parsers_limit_is_indexed_completely(tmp_path: Path) -> None:
+def test_a_text_above_the_json_parsers_limit_is_indexed_completely(tmp_path):
     skip_without_lucene()
     from drtk.records import Passage
 

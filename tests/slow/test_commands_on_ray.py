@@ -1,7 +1,5 @@
 """Commands with --runner ray write the same output as with --runner local, also after a worker was killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 from functools import partial
@@ -51,9 +49,7 @@ class KillingFunction(BatchFunction):
         return self._inner(prepared)
 
 
-def test_encode_on_ray_writes_each_shard_once_and_loads_no_weights_in_the_driver(
-    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
-) -> None:
+def test_encode_on_ray_writes_each_shard_once_and_loads_no_weights_in_the_driver(folder, capfd, monkeypatch, ray):
     save_tiny_encoder(folder / "model")
     (folder / "c.jsonl").write_bytes(b"".join(map(dump, make_passages(120))))
     call = ["encode", "c.jsonl", "--model", "model", "--set", "shard_size=16"]
@@ -72,9 +68,7 @@ def test_encode_on_ray_writes_each_shard_once_and_loads_no_weights_in_the_driver
         assert manifests[0][fact] == manifests[1][fact]
 
 
-def test_a_local_chunk_run_resumes_on_ray_with_the_same_sentence_model(
-    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ray: object
-) -> None:
+def test_a_local_chunk_run_resumes_on_ray_with_the_same_sentence_model(folder, capfd, monkeypatch, ray):
     monkeypatch.setattr(chunking, "BATCH_SIZE", 20)
     whole = make_documents(300)
     (folder / "whole.jsonl").write_bytes(whole)
@@ -96,16 +90,14 @@ def test_a_local_chunk_run_resumes_on_ray_with_the_same_sentence_model(
     assert counts[0]["in"] == 300
 
 
-def test_generated_queries_on_ray_equal_local_ones(
-    folder: Path, capfd: pytest.CaptureFixture[str], ray: object
-) -> None:
+def test_generated_queries_on_ray_equal_local_ones(folder, capfd, ray):
     save_tiny_generator(folder / "t5", "t5")
     (folder / "c.jsonl").write_bytes(b"".join(map(dump, make_passages(30))))
     call = ["doc2query", "c.jsonl", "--model", "t5", "--n", "2", "--max-new-tokens", "6"]
     assert run_command(capfd, *call, *RAY) == run_command(capfd, *call, "-q")
 
 
-def test_rerank_and_score_on_ray_equal_local_runs(folder: Path, capfd: pytest.CaptureFixture[str], ray: object) -> None:
+def test_rerank_and_score_on_ray_equal_local_runs(folder, capfd, ray):
     write_collection(folder, 60)
     save_tiny_cross_encoder(folder / "model")
     copies = (folder / "queries.jsonl").read_text()

@@ -4,8 +4,6 @@ All presets start from MiniLM after a short warm-up with `mlm`, which trains a l
 result is also the generator of SimLM and DiffCSE. Steps, batch size and learning rates are for this test on two CPU cores, not the papers'.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -62,9 +60,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_all_losses_decrease_and_the_bottleneck_is_used(
-    preset: str, start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_all_losses_decrease_and_the_bottleneck_is_used(preset, start, tmp_path, capfd):
     content = load_preset(preset).content
     weights = {"master": start.real.inv_freq, "master-printed": start.real.tfidf}.get(preset, start.real.bprop)
     given: list[str | Path] = ["--model", start.model, "--preset", preset, "--with", weights, *SCHEDULE]

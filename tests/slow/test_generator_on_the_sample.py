@@ -1,31 +1,21 @@
 """A generator trained from scratch on the sample collection: its queries match their passages."""
 
-from __future__ import annotations
-
-import json
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from drtk.cli.main import app
 from drtk.evaluation.significance import run_randomization_test, run_t_test
 from drtk.runtime.integrity import read_json
+from tests.expansion_collection import read_rows, write_rows
+from tests.squad_passages import run_command
 
 pytestmark = pytest.mark.slow
 SIZE = ["--vocab-size", "2500", "--layers", "2", "--hidden", "96", "--heads", "4", "--max-length", "64"]
 TRAINING = "--batch-size 32 --max-steps 1500 --learning-rate 4e-3 --set warmup=100 --set schedule=linear".split()
 TRAINING += "--max-length 48 --target-length 16 --dev-share 0.05 --set dev_limit=200 --eval-steps 500".split()
 DECODING = ["--max-new-tokens", "16"]
-
-
-def run(*given: str | Path) -> None:
-    app([*map(str, given), "--quiet"], standalone_mode=False)
-
-
-def read_rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def read_positives(sample: Path, split: str) -> dict[str, str]:
@@ -38,15 +28,15 @@ def read_positives(sample: Path, split: str) -> dict[str, str]:
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the sample, and a generator trained on its training split."""
     folder = tmp_path_factory.mktemp("generator")
-    run("sample", folder / "sample")
+    run_command("sample", folder / "sample")
     corpus, queries = folder / "sample" / "documents.jsonl", folder / "sample" / "queries.jsonl"
     examples = [
         {"query_id": query, "positives": [id], "negatives": []} for query, id in read_positives(folder, "train").items()
     ]
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in examples))
-    run("init-model", corpus, "--arch", "t5", *SIZE, "-o", folder / "start")
+    write_rows(folder / "train.jsonl", examples)
+    run_command("init-model", corpus, "--arch", "t5", *SIZE, "-o", folder / "start")
     named = ["--corpus", corpus, "--queries", queries, "--model", folder / "start"]
-    run("train-generator", folder / "train.jsonl", *named, *TRAINING, "-o", folder / "trained")
+    run_command("train-generator", folder / "train.jsonl", *named, *TRAINING, "-o", folder / "trained")
     return folder
 
 
@@ -56,15 +46,14 @@ def compute_word_f1(one: str, other: str) -> float:
     return 2 * (first & second).total() / max(1, first.total() + second.total())
 
 
-def test_generated_queries_match_their_passage_better_than_another(sample: Path, capfd: pytest.CaptureFixture[str]):
+def test_generated_queries_match_their_passage_better_than_another(sample, capfd):
     held_out = read_positives(sample, "test")
     texts = {row["_id"]: row["text"] for row in read_rows(sample / "sample" / "queries.jsonl")}
     gold = {held_out[query]: texts[query] for query in held_out}
     passages = [row for row in read_rows(sample / "sample" / "documents.jsonl") if row["_id"] in gold]
-    source = sample / "unseen.jsonl"
-    source.write_text("".join(json.dumps(row) + "\n" for row in passages))
+    source = write_rows(sample / "unseen.jsonl", passages)
     given = ["--model", sample / "trained", "--decode", "greedy", *DECODING, "--bare"]
-    run("doc2query", source, *given, "-o", sample / "written.jsonl")
+    run_command("doc2query", source, *given, "-o", sample / "written.jsonl")
     generated = {row["_id"]: row["queries"][0] for row in read_rows(sample / "written.jsonl")}
     ids = sorted(gold)
     order = np.random.default_rng(1).permutation(len(ids))

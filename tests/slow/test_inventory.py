@@ -1,7 +1,5 @@
 """Every command, preset and row of the master table of methods has a step in inventory.toml, and every step runs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,23 +30,23 @@ def checkout(work: Path) -> Iterator[Checkout]:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_each_step_runs(name: str, work: Path, checkout: Checkout) -> None:
+def test_each_step_runs(name, work, checkout):
     for step in add_requirements([name]):
         if not (work / step.name / "stdout").exists():
             checkout.run(step)
 
 
-def test_every_command_has_a_step() -> None:
+def test_every_command_has_a_step():
     scripts = "\n".join(step.run for step in STEPS.values())
     assert [name for name in load_functions() if not re.search(rf"\bdrtk {name}(?![\w-])", scripts)] == []
 
 
-def test_every_preset_has_a_step() -> None:
+def test_every_preset_has_a_step():
     files = {path.stem for path in (ROOT / "drtk").rglob("*.toml") if "presets" in path.parts}
     assert {step.preset for step in STEPS.values()} - {None} == files
 
 
-def test_every_row_of_the_master_table_has_steps_that_exist() -> None:
+def test_every_row_of_the_master_table_has_steps_that_exist():
     unknown = {name for names in ROWS.values() for name in names} - set(STEPS)
     assert not unknown
     methods = DEFAULT_FOLDER.parent / "methods.md"

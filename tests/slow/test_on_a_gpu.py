@@ -1,8 +1,5 @@
 """Pre-training on a GPU: bfloat16, compiled layers, fused AdamW, liger-kernel's loss, attention without padding, memory."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from drtk.losses.language import linear_cross_entropy
 from drtk.models.device import AttentionBackend
 from tests.backbone_families import create_masked_lm, create_padded_batch
 from tests.pretraining_setup import PretrainingFiles, create_files_without_dropout
+from tests.run_commands import read_log
 from tests.tiny_models import load_weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.gpu]
@@ -33,7 +31,7 @@ def pretrain(files: PretrainingFiles, output: Path, preset: str, *more: str) -> 
     """Run drtk pretrain and return its log."""
     named = ["--preset", preset, "--model", str(files.model), "-o", str(output), *SCHEDULE, *more]
     app(["pretrain", str(files.corpus), *named], standalone_mode=False)
-    return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+    return read_log(output)
 
 
 def list_generator(files: PretrainingFiles, preset: str) -> list[str]:
@@ -48,7 +46,7 @@ PRESETS = ["mlm", "cocondenser", "cotmae", "master", "retromae", "simcse", "siml
 
 
 @pytest.mark.parametrize("preset", [*PRESETS, "qac-cotmae-released"])
-def test_float32_losses_on_a_gpu_equal_those_on_a_cpu(preset: str, files: PretrainingFiles, tmp_path: Path) -> None:
+def test_float32_losses_on_a_gpu_equal_those_on_a_cpu(preset, files, tmp_path):
     exact = [*EXACT, *list_generator(files, preset)]
     on_gpu = get_losses(pretrain(files, tmp_path / "gpu", preset, *exact))
     on_cpu = get_losses(pretrain(files, tmp_path / "cpu", preset, *exact, "--device", "cpu"))
@@ -56,9 +54,7 @@ def test_float32_losses_on_a_gpu_equal_those_on_a_cpu(preset: str, files: Pretra
 
 
 @pytest.mark.parametrize("preset", [*PRESETS, "qac-cotmae-released"])
-def test_bfloat16_is_the_default_with_float32_losses_and_weights(
-    preset: str, files: PretrainingFiles, tmp_path: Path
-) -> None:
+def test_bfloat16_is_the_default_with_float32_losses_and_weights(preset, files, tmp_path):
     if not torch.cuda.is_bf16_supported():
         pytest.skip("no bfloat16 on this device")
     generator = list_generator(files, preset)
@@ -73,7 +69,7 @@ def test_bfloat16_is_the_default_with_float32_losses_and_weights(
 
 
 @pytest.mark.parametrize("preset", ["mlm", "cotmae", "condenser", "cocondenser"])
-def test_compiled_layers_give_the_same_losses(preset: str, files: PretrainingFiles, tmp_path: Path) -> None:
+def test_compiled_layers_give_the_same_losses(preset, files, tmp_path):
     compiled = get_losses(
         pretrain(files, tmp_path / "compiled", preset, *EXACT, "--set", "compile=true", "--micro-batch-size", "4")
     )
@@ -85,12 +81,12 @@ def test_compiled_layers_give_the_same_losses(preset: str, files: PretrainingFil
     AutoModel.from_pretrained(tmp_path / "both")  # parameter names are those of uncompiled layers
 
 
-def test_gradient_checkpointing_gives_the_same_losses(files: PretrainingFiles, tmp_path: Path) -> None:
+def test_gradient_checkpointing_gives_the_same_losses(files, tmp_path):
     one = get_losses(pretrain(files, tmp_path / "again", "cotmae", *EXACT, "--set", "gradient_checkpointing=true"))
     assert one == pytest.approx(get_losses(pretrain(files, tmp_path / "kept", "cotmae", *EXACT)), rel=1e-4)
 
 
-def test_liger_kernels_loss_equals_drtks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_liger_kernels_loss_equals_drtks(monkeypatch):
     pytest.importorskip("liger_kernel")
     draw = torch.Generator().manual_seed(1)
     tensors = [torch.randn(*shape, generator=draw) for shape in ((500, 64), (3000, 64), (3000,))]
@@ -115,9 +111,7 @@ def test_liger_kernels_loss_equals_drtks(monkeypatch: pytest.MonkeyPatch) -> Non
             torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_training_with_liger_kernels_loss_gives_the_same_losses(
-    files: PretrainingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_with_liger_kernels_loss_gives_the_same_losses(files, tmp_path, monkeypatch):
     pytest.importorskip("liger_kernel")
     fused = get_losses(pretrain(files, tmp_path / "liger", "simlm-mlm"))
     monkeypatch.setattr(language, "_load_liger_loss", lambda: None)
@@ -125,7 +119,7 @@ def test_training_with_liger_kernels_loss_gives_the_same_losses(
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "distilbert", "modernbert"])
-def test_flash_attention_gives_the_states_of_sdpa_and_ignores_padding(family: str) -> None:
+def test_flash_attention_gives_the_states_of_sdpa_and_ignores_padding(family):
     pytest.importorskip("flash_attn")
     model = create_masked_lm(family).base_model.to(GPU, torch.bfloat16)
     ids, attention = (tensor.to(GPU) for tensor in create_padded_batch(model))
@@ -143,9 +137,7 @@ def test_flash_attention_gives_the_states_of_sdpa_and_ignores_padding(family: st
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("attention", ["auto", "flash_attention_2"])  # auto computes no padding where torch can
-def test_attention_without_padding_gives_the_losses_of_sdpa(
-    attention: str, preset: str, files: PretrainingFiles, tmp_path: Path
-) -> None:
+def test_attention_without_padding_gives_the_losses_of_sdpa(attention, preset, files, tmp_path):
     if attention != "auto":
         pytest.importorskip("flash_attn")
     generator = list_generator(files, preset)
@@ -156,7 +148,7 @@ def test_attention_without_padding_gives_the_losses_of_sdpa(
     assert other == pytest.approx(usual, rel=0.03, abs=0.03)
 
 
-def test_logits_of_all_tokens_are_never_in_memory_at_once(tmp_path: Path) -> None:
+def test_logits_of_all_tokens_are_never_in_memory_at_once(tmp_path):
     """Logits of 64 texts of 128 tokens over 30,522 pieces would take 64 * 128 * 30522 * 4 bytes = 954 MiB, twice with gradients.
 
     A chunk has 2,198 tokens, so its logits take 256 MiB, and their logarithms or the logits of the next chunk as many.

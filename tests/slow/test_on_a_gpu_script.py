@@ -1,7 +1,5 @@
 """benchmarks/on_a_gpu.sh at toy size: every step has a result or a reason why it was skipped."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math
@@ -28,14 +26,14 @@ def run_script(folder: Path, *arguments: str) -> tuple[dict[str, Any], dict[str,
     return report, {row["row"]: row for row in report["rows"]}, done.stdout
 
 
-def test_a_step_that_fails_is_a_row_of_the_table(tmp_path: Path) -> None:
+def test_a_step_that_fails_is_a_row_of_the_table(tmp_path):
     _, rows, table = run_script(tmp_path, "--steps", "termweight", "ceilings")  # without the inputs of `prepare`
     assert rows["termweight"]["measured"].startswith("failed: FileNotFoundError")
     assert rows["copy, GB/s"]["measured"] > 0
     assert "| termweight | failed: FileNotFoundError" in table
 
 
-def test_every_step_has_a_result_or_a_reason(tmp_path: Path) -> None:
+def test_every_step_has_a_result_or_a_reason(tmp_path):
     report, rows, table = run_script(tmp_path)
     for name, row in rows.items():
         value = row["measured"]
@@ -74,7 +72,7 @@ def test_every_step_has_a_result_or_a_reason(tmp_path: Path) -> None:
         assert len(rounds) == 2  # drtk and its peer
 
 
-def test_all_rates_fit_into_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_rates_fit_into_the_time(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     script = importlib.import_module("on_a_gpu")
     assert sum(limit for limit, _ in script.RATES.values()) <= script.TOTAL

@@ -1,11 +1,7 @@
 """Training a reranker or query reranker with two processes equals training with one."""
 
-from __future__ import annotations
-
-import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
@@ -13,6 +9,7 @@ from safetensors.torch import load_file
 from drtk.runtime.integrity import read_json
 from tests import expansion_collection, tiny_models
 from tests.contract.run_drtk import make_environment
+from tests.run_commands import read_log
 
 pytestmark = pytest.mark.slow
 RERANKER = "train-reranker examples.jsonl --corpus corpus.jsonl --max-steps 4 --set warmup=0 --learning-rate 0.01"
@@ -30,7 +27,7 @@ MEASURED = "--set variant=rd --set micro_batch_size=2 --dev labeled.jsonl --set 
         (QUERIES, MEASURED, 6, 3),
     ],
 )
-def test_two_processes_train_as_one(tmp_path: Path, call: str, more: str, steps: int, measurements: int) -> None:
+def test_two_processes_train_as_one(tmp_path, call, more, steps, measurements):
     if call == QUERIES:
         expansion_collection.label_expansions(expansion_collection.write_collection(tmp_path))
     else:
@@ -45,10 +42,7 @@ def test_two_processes_train_as_one(tmp_path: Path, call: str, more: str, steps:
     assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
     # The initial head of a query reranker is negated, because lower scores are better; so check the encoder for changes.
     assert max(float((one[name] - start[name]).abs().max()) for name in one if name.startswith("bert.")) > 1e-4
-    logs = [
-        [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
-        for name in ("one", "two")
-    ]
+    logs = [read_log(tmp_path / name) for name in ("one", "two")]
     losses = [[entry["loss"] for entry in entries if "loss" in entry] for entries in logs]
     assert len(losses[0]) == steps
     assert losses[0] == pytest.approx(losses[1], abs=2e-5)

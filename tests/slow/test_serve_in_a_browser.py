@@ -1,21 +1,18 @@
 """The page of drtk serve in headless Chromium: typed queries, hostile texts, and sorting of queries."""
 
-from __future__ import annotations
-
 import html
 import re
 import shutil
 import subprocess
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
 from tests.expansion_collection import write_rows
-from tests.run_commands import Capture, run_command
+from tests.run_commands import run_command
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")]
@@ -75,9 +72,7 @@ def run_in_browser(address: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("width", [400, 1400])
-def test_the_page_searches_sorts_and_shows_texts_as_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture, width: int
-) -> None:
+def test_the_page_searches_sorts_and_shows_texts_as_texts(tmp_path, monkeypatch, capfd, width):
     uvicorn = pytest.importorskip("uvicorn")
     from fastapi import FastAPI, Response
 

@@ -1,17 +1,16 @@
 """drtk pretrain under torchrun: two processes train the same encoder as one."""
 
-from __future__ import annotations
-
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
 from tests.pretraining_setup import PretrainingFiles, create_files_without_dropout
+from tests.run_commands import read_log
 
 pytestmark = pytest.mark.slow
 SCHEDULE = "--max-steps 5 --batch-size 8 --max-length 24 --learning-rate 1e-3 --set warmup=0 --set log_steps=1".split()
@@ -38,29 +37,20 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> PretrainingFiles:
     return create_files_without_dropout(tmp_path_factory.mktemp("world"))
 
 
-def run(inputs: PretrainingFiles, output: Path, preset: str, more: list[str], *, processes: int) -> None:
+def pretrain(inputs: PretrainingFiles, output: Path, preset: str, *more: str, processes: int) -> Any:
+    """Run drtk pretrain; return the completed process."""
     start = [sys.executable, "-m", "drtk"] if processes == 1 else START_ON_TWO
     named = ["--preset", preset, "--model", str(inputs.model), "-o", str(output), *SCHEDULE, *more]
-    done = subprocess.run(
-        [*start, "pretrain", str(inputs.corpus), *named],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def read_log(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    command, environment = [*start, "pretrain", str(inputs.corpus), *named], os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize("preset", RUNS)
-def test_two_processes_train_the_same_encoder_as_one(preset: str, inputs: PretrainingFiles, tmp_path: Path) -> None:
+def test_two_processes_train_the_same_encoder_as_one(preset, inputs, tmp_path):
     more = [str(inputs.generator) if word == "GENERATOR" else word for word in RUNS[preset]]
-    run(inputs, tmp_path / "one", preset, more, processes=1)
-    run(inputs, tmp_path / "two", preset, more, processes=2)
+    for name, processes in (("one", 1), ("two", 2)):
+        done = pretrain(inputs, tmp_path / name, preset, *more, processes=processes)
+        assert done.returncode == 0, done.stderr[-3000:]
     max_differences = []
     for file in sorted((tmp_path / "one").rglob("*.safetensors")):
         ours, theirs = load_file(file), load_file(tmp_path / "two" / file.relative_to(tmp_path / "one"))
@@ -83,18 +73,8 @@ def test_two_processes_train_the_same_encoder_as_one(preset: str, inputs: Pretra
     assert not (tmp_path / "two" / "checkpoints").exists()
 
 
-def test_a_batch_size_not_divisible_by_the_processes_is_a_one_line_error(
-    inputs: PretrainingFiles, tmp_path: Path
-) -> None:
-    named = ["pretrain", str(inputs.corpus), "--preset", "mlm", "--model", str(inputs.model), "-o", str(tmp_path / "m")]
-    done = subprocess.run(
-        [*START_ON_TWO, *named, "--batch-size", "7", "--max-steps", "1", "--max-length", "24", "--device", "cpu"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+def test_a_batch_size_not_divisible_by_the_processes_is_a_one_line_error(inputs, tmp_path):
+    done = pretrain(inputs, tmp_path / "m", "mlm", "--batch-size", "7", processes=2)
     assert done.returncode == 1
     assert "drtk: --batch-size 7: must be a multiple of the number of processes, 2" in done.stderr
     assert "Traceback" not in done.stderr

@@ -17,7 +17,7 @@ def test_equal_scores_are_ordered_by_descending_id():
     assert [id for id, _ in sort_hits(ids, [0.0] * len(ids))] == sorted(ids, key=str.encode, reverse=True)
 
 
-def test_ranks_are_places_in_ascending_order_of_ids(tmp_path):
+def test_ranks_are_places_in_ascending_order_of_ids_and_make_rankings(tmp_path):
     RankedIds.write(["b", "10", "9", "a"], tmp_path)
     table = RankedIds(tmp_path)
     assert table.ranks.tolist() == [3, 0, 1, 2]  # 10 < 9 < a < b
@@ -25,16 +25,9 @@ def test_ranks_are_places_in_ascending_order_of_ids(tmp_path):
     assert table.make_ranking(np.array([0, 1, 2]), np.float32([1, 2, 2]), 2) == [("9", 2.0), ("10", 2.0)]
     ranking = table.make_ranking(np.array([1, 0]), np.float32([0, -0.0]))
     assert str(ranking) == "[('b', 0.0), ('10', 0.0)]"  # without -0.0
-
-
-def test_sorted_hits_of_several_queries_become_rankings(tmp_path):
-    RankedIds.write(["b", "10", "9", "a"], tmp_path)
-    table = RankedIds(tmp_path)
     rows, scores = np.array([[2, 1], [0, 3]]), np.float32([[2, 1.5], [0.1, -1]])
-    assert table.make_rankings(rows, scores) == [
-        [("9", 2.0), ("10", 1.5)],
-        [("b", float(np.float32(0.1))), ("a", -1.0)],
-    ]
+    expected = [[("9", 2.0), ("10", 1.5)], [("b", float(np.float32(0.1))), ("a", -1.0)]]
+    assert table.make_rankings(rows, scores) == expected
     scores[1, 1] = -np.inf
     with pytest.raises(DrtkError, match="the score of 'a' is NaN or infinite"):
         table.make_rankings(rows, scores)

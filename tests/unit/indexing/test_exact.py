@@ -65,15 +65,14 @@ def test_half_precision_is_rescored_exactly(tmp_path):
 
 def test_int8_has_a_scale_for_each_dimension(tmp_path):
     # Steps are 127/127 = 1 and 0.127/127 = 0.001: the small dimension keeps its two digits beside the large one.
-    settings = DenseIndexSettings(vector_dtype="int8", full=False)
-    index, facts = build(tmp_path, [[127, 0.05], [100, -0.127], [-3, 0.0]], index=settings)
+    vectors = [[127, 0.05], [100, -0.127], [-3, 0.0]]
+    index, facts = build(tmp_path, vectors, index=DenseIndexSettings(vector_dtype="int8", full=False))
     assert facts == {"dtype": "int8", "full": False}
     ((best, middle, worst),) = index.search(np.float32([[0, 1000]]), 3)
     assert [best[0], middle[0], worst[0]] == ["v0", "v2", "v1"]
     assert [best[1], middle[1], worst[1]] == pytest.approx([50, 0, -127], abs=1e-3)
     assert np.load(tmp_path / "index" / "vectors.npy").tolist() == [[127, 50], [100, -127], [-3, 0]]
-    settings = DenseIndexSettings(vector_dtype="int8")
-    rescored, _ = build(tmp_path / "full", [[127, 0.05], [100, -0.127], [-3, 0.0]], index=settings)
+    rescored, _ = build(tmp_path / "full", vectors, index=DenseIndexSettings(vector_dtype="int8"))
     (ranking,) = rescored.search(np.float32([[0, 1000]]), 3)
     assert [score for _, score in ranking] == pytest.approx([50, 0, -127], abs=1e-3)
 
@@ -172,17 +171,14 @@ def test_batches_are_passes_unless_a_cpu_has_all_vectors_in_memory(tmp_path, mon
     assert index.get_batch_size(10) == 2**26 // (40 + 296)
 
 
-def test_auto_and_cuda_search_on_all_gpus(monkeypatch):
+def test_auto_and_cuda_search_on_all_gpus_of_nvidia(monkeypatch):
     monkeypatch.setattr(exact, "choose_device", lambda name: torch.device("cuda" if name == "auto" else name))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert exact.list_devices("auto") == exact.list_devices("cuda") == [torch.device("cuda", at) for at in range(3)]
     assert exact.list_devices("cuda:1") == [torch.device("cuda:1")]
-
-
-@pytest.mark.parametrize("name", ["auto", "mps"])
-def test_apple_gpus_encode_queries_but_the_cpu_searches(name, monkeypatch):
+    # Apple's GPU encodes queries, but the CPU searches.
     monkeypatch.setattr(exact, "choose_device", lambda _: torch.device("mps"))
-    assert exact.list_devices(name) == [torch.device("cpu")]
+    assert exact.list_devices("auto") == exact.list_devices("mps") == [torch.device("cpu")]
 
 
 def test_smaller_blocks_are_used_if_gpu_memory_runs_out(tmp_path, monkeypatch):
@@ -261,14 +257,16 @@ def use_half_precision(index, monkeypatch):
     return numbers
 
 
+def list_hits(rankings):
+    return [[hit for hit, _ in ranking] for ranking in rankings]
+
+
 def test_pairs_are_scored_in_whole_tiles(tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     index, _ = build(tmp_path, random.standard_normal((300, 8)), block=64)
     queries = random.standard_normal((3, 8)).astype(np.float32)
     expected, numbers = index.search(queries, 5), use_half_precision(index, monkeypatch)
-    assert [[hit for hit, _ in ranking] for ranking in index.search(queries, 5)] == [
-        [hit for hit, _ in ranking] for ranking in expected
-    ]
+    assert list_hits(index.search(queries, 5)) == list_hits(expected)
     assert numbers
     assert all(number % 64 == 0 for number in numbers)
 
@@ -281,8 +279,7 @@ def test_a_common_part_of_all_vectors_adds_no_candidates(tmp_path, monkeypatch):
     for vectors in (spread, spread + part):
         index, _ = build(tmp_path / str(len(totals)), vectors, block=2048)
         expected, numbers = index.search(queries, 10), use_half_precision(index, monkeypatch)
-        hits = [[hit for hit, _ in ranking] for ranking in index.search(queries, 10)]
-        assert hits == [[hit for hit, _ in ranking] for ranking in expected]
+        assert list_hits(index.search(queries, 10)) == list_hits(expected)
         totals.append(sum(numbers))
         monkeypatch.undo()
     assert totals[0] < 2 * 10 * 32  # results and queries

@@ -1,9 +1,5 @@
 """drtk index --ids: faiss indexes of other programs."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -21,27 +17,21 @@ faiss = pytest.importorskip("faiss")
 VECTORS = np.random.default_rng(2).normal(size=(60, 8)).astype(np.float32)
 
 
-def _write(
-    folder: Path, factory: str, metric: int, ids: list[str] | None = None, vectors: np.ndarray = VECTORS
-) -> tuple[Path, Path]:
+def _write(folder, factory, metric, ids=None, vectors=VECTORS):
+    """Write an index and its ids, by default d0, d1, …; return their paths."""
     index = faiss.index_factory(vectors.shape[1], factory, metric)
     index.train(vectors)
     index.add(vectors)
     faiss.write_index(index, str(folder / "index"))
-    ids = [f"d{number}" for number in range(60)] if ids is None else ids
+    ids = ids or [f"d{number}" for number in range(60)]
     (folder / "docid").write_text("".join(f"{id}\n" for id in ids))
     return folder / "index", folder / "docid"
 
 
-@pytest.mark.parametrize(
-    ("factory", "metric"),
-    [
-        ("Flat", faiss.METRIC_L2),
-        ("HNSW16", faiss.METRIC_L2),
-        ("IVF2,Flat", faiss.METRIC_INNER_PRODUCT),
-        ("SQ8", faiss.METRIC_INNER_PRODUCT),
-    ],
-)
+L2, DOT = faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT
+
+
+@pytest.mark.parametrize(("factory", "metric"), [("Flat", L2), ("HNSW16", L2), ("IVF2,Flat", DOT), ("SQ8", DOT)])
 def test_hits_are_those_of_faiss(factory, metric, tmp_path, capfd):
     file, ids = _write(tmp_path, factory, metric)
     run_command(capfd, "index", file, "--ids", ids, "-o", tmp_path / "imported")
@@ -56,19 +46,19 @@ def test_hits_are_those_of_faiss(factory, metric, tmp_path, capfd):
     if "HNSW" in factory:
         index.hnsw.efSearch = 128
     scores, rows = index.search(VECTORS[:3] + np.float32(0.1), 5)
-    sign = -1 if metric == faiss.METRIC_L2 else 1
+    sign = -1 if metric == L2 else 1
     assert [hit[2] for hit in hits] == [f"d{row}" for row in rows.ravel()]
     np.testing.assert_allclose([float(hit[4]) for hit in hits], sign * scores.ravel(), rtol=1e-4, atol=1e-5)
 
 
 def test_indexes_that_would_give_wrong_results_are_rejected(tmp_path, capfd):
     out = tmp_path / "out"
-    file, ids = _write(tmp_path, "Flat", faiss.METRIC_INNER_PRODUCT, ["d1"] * 60)
+    file, ids = _write(tmp_path, "Flat", DOT, ["d1"] * 60)
     with pytest.raises(DrtkError, match=r"none.faiss: no such file; expected a faiss index"):
         run_command(capfd, "index", "none.faiss", "--ids", ids, "-o", out)
     with pytest.raises(DrtkError, match=r"docid:2: the id 'd1' occurs twice"):
         run_command(capfd, "index", file, "--ids", ids, "-o", out)
-    file, ids = _write(tmp_path, "Flat", faiss.METRIC_INNER_PRODUCT, ["d1"])
+    file, ids = _write(tmp_path, "Flat", DOT, ["d1"])
     with pytest.raises(MismatchError, match="has 1 ids for 60 vectors"):
         run_command(capfd, "index", file, "--ids", ids, "-o", out)
     file, ids = _write(tmp_path, "Flat", faiss.METRIC_L1)
@@ -83,7 +73,7 @@ def test_indexes_that_would_give_wrong_results_are_rejected(tmp_path, capfd):
             run_command(capfd, "index", file, "--ids", ids, "-o", out)
     with pytest.raises(DrtkError, match="is not a faiss index"):
         run_command(capfd, "index", ids, "--ids", ids, "-o", out)
-    file, ids = _write(tmp_path, "Flat", faiss.METRIC_L2)
+    file, ids = _write(tmp_path, "Flat", L2)
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(DrtkError, match="may be truncated, copy it again"):
         run_command(capfd, "index", file, "--ids", ids, "-o", out)
@@ -98,10 +88,10 @@ def test_an_index_of_a_given_model_is_searched_with_texts(factory, tmp_path, cap
     (shard,) = read_shards(tmp_path / "vectors")
     unit = scale_to_unit_length(shard.vectors)
     out = ("--model", model, "-o", tmp_path / "imported")
-    file, ids = _write(tmp_path, factory, faiss.METRIC_INNER_PRODUCT, shard.ids, unit * 3)
+    file, ids = _write(tmp_path, factory, DOT, shard.ids, unit * 3)
     with pytest.raises(MismatchError, match="the vectors do not have unit length, but"):
         run_command(capfd, "index", file, "--ids", ids, *out)
-    file, ids = _write(tmp_path, factory, faiss.METRIC_INNER_PRODUCT, shard.ids, unit)
+    file, ids = _write(tmp_path, factory, DOT, shard.ids, unit)
     run_command(capfd, "index", file, "--ids", ids, *out)
     assert read_json(tmp_path / "imported" / "meta.json")["counts"] == {"passages": 60}
     assert SearchSystem("imported", str(tmp_path / "imported")).group.encoder["model"] == str(model)  # as drtk serve
@@ -112,7 +102,7 @@ def test_an_index_of_a_given_model_is_searched_with_texts(factory, tmp_path, cap
 
 
 def test_an_index_of_another_dimension_than_the_model_is_rejected(tmp_path, capfd):
-    file, ids = _write(tmp_path, "Flat", faiss.METRIC_INNER_PRODUCT)
+    file, ids = _write(tmp_path, "Flat", DOT)
     model = save_tiny_encoder(tmp_path / "model")
     with pytest.raises(MismatchError, match=r"has vectors of dimension 8, but those of .*model have 32"):
         run_command(capfd, "index", file, "--ids", ids, "--model", model, "-o", tmp_path / "out")

@@ -46,9 +46,8 @@ def test_flat_equals_exact_where_scores_are_whole_numbers(tmp_path):
 def test_each_kind_finds_nearly_what_exact_search_finds(tmp_path, kind):
     index, _ = build(tmp_path, VECTORS, kind, nprobe=15)
     wanted = exact(tmp_path, VECTORS).search(QUERIES, 10)
-    shared = [
-        len(dict(one).keys() & dict(other).keys()) for one, other in zip(index.search(QUERIES, 10), wanted, strict=True)
-    ]
+    pairs = zip(index.search(QUERIES, 10), wanted, strict=True)
+    shared = [len(dict(one).keys() & dict(other).keys()) for one, other in pairs]
     # PQ4x4 keeps 16 bits of a vector: even with 40 of 600 candidates rescored it misses some.
     assert np.mean(shared) >= (5 if kind.startswith("PQ") else 9.9)
 
@@ -185,15 +184,6 @@ def test_an_index_larger_than_the_gpu_is_built_on_the_cpu(capacity, tmp_path, mo
             build(tmp_path / "cuda", VECTORS, "ivf4", index=DenseIndexSettings(device="cuda"))
 
 
-@pytest.mark.parametrize(("kind", "num_copies"), [("flat", 0), ("SQfp16", 0), ("ivf4", 1)])
-def test_only_types_that_are_trained_are_copied_to_the_gpu(kind, num_copies, tmp_path, monkeypatch):
-    copies = []
-    monkeypatch.setattr("drtk.indexing.faiss_index._copy_to_gpu", lambda index, device: copies.append(index))
-    source = write_embeddings(tmp_path / "v", VECTORS)
-    FaissIndex.build(Vectors(read_shards(source)), tmp_path, DenseIndexSettings(), kind=kind)
-    assert len(copies) == num_copies
-
-
 def test_search_warns_if_the_gpu_cannot_hold_the_index(tmp_path, monkeypatch, caplog):
     def fail(*_):
         raise RuntimeError("Error in allocMemory: out of memory")
@@ -209,7 +199,8 @@ def test_search_warns_if_the_gpu_cannot_hold_the_index(tmp_path, monkeypatch, ca
         FaissIndex.open(tmp_path / "index-flat", DenseSearchSettings(device="cuda"))
 
 
-def test_all_gpus_get_the_same_clusters(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("kind", "trained"), [("flat", []), ("SQfp16", []), ("ivf4", [False, True])])
+def test_only_types_to_train_are_copied_to_gpus_which_get_the_same_clusters(kind, trained, tmp_path, monkeypatch):
     copies = []
 
     def copy_to_gpu(index, _device):
@@ -218,9 +209,9 @@ def test_all_gpus_get_the_same_clusters(tmp_path, monkeypatch):
 
     monkeypatch.setattr("drtk.indexing.faiss_index._copy_to_gpu", copy_to_gpu)
     monkeypatch.setattr(faiss, "index_gpu_to_cpu", faiss.clone_index, raising=False)
-    source = write_embeddings(tmp_path / "v", VECTORS)
-    FaissIndex.build(Vectors(read_shards(source)), tmp_path, DenseIndexSettings(), kind="ivf4")
-    assert copies == [False, True]
+    vectors = Vectors(read_shards(write_embeddings(tmp_path / "v", VECTORS)))
+    FaissIndex.build(vectors, tmp_path, DenseIndexSettings(), kind=kind)
+    assert copies == trained
 
 
 def test_searches_beyond_the_limits_of_faiss_on_a_gpu_use_the_cpu(tmp_path, monkeypatch, caplog):

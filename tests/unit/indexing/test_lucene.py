@@ -1,7 +1,5 @@
 """BM25 and impacts by Lucene. One JVM serves all tests of a process."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path
@@ -15,7 +13,7 @@ from drtk.indexing.lucene.index import ImpactIndex, LuceneIndex
 from drtk.indexing.lucene.jvm import load_class
 from drtk.records import Passage
 from tests.bm25_data import EXAMPLE_TEXTS, make_passages, run_anserini, skip_without_lucene
-from tests.run_commands import Capture, run_command
+from tests.run_commands import run_command
 
 PLAIN = {"stemmer": "none", "stopwords": "none"}
 
@@ -45,7 +43,7 @@ def ids_of(ranking: list[tuple[str, float]]) -> list[str]:
     return [id for id, _ in ranking]
 
 
-def test_scores_of_the_known_collection(known_index: Path) -> None:
+def test_scores_of_the_known_collection(known_index):
     # docs/commands/index.md, as in test_bm25s: Lucene stores the lengths of short passages exactly
     queries = ["", " \n", "?!", "zzz", "\ud800", "\0", "the"]
     ranking, once, twice, *nothing = open_index(known_index).search(["b d", "b", "b b", *queries], 10)
@@ -59,7 +57,7 @@ def test_scores_of_the_known_collection(known_index: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 0])
-def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path: Path, threads: int) -> None:
+def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path, threads):
     numbers = list(range(300))
     random.Random(3).shuffle(numbers)
     index = open_index(build(tmp_path, {f"p{number:03}": "same words" for number in numbers}), threads=threads)
@@ -69,14 +67,14 @@ def test_equal_scores_come_by_descending_id_also_at_the_cut(tmp_path: Path, thre
     assert ids_of(index.search(["same"], 1000)[0]) == [f"p{number:03}" for number in reversed(range(300))]
 
 
-def test_any_number_of_words_in_a_query(tmp_path: Path) -> None:
+def test_any_number_of_words_in_a_query(tmp_path):
     # docs/methods/ear.md: Lucene stops at 1,024 distinct words unless told otherwise
     texts = {f"p{number}": f"word{number}" for number in range(3000)}
     (ranking,) = open_index(build(tmp_path, texts)).search([" ".join(texts.values())], 5000)
     assert sorted(ids_of(ranking)) == sorted(texts)
 
 
-def test_ids_and_texts_of_every_alphabet_are_unchanged(tmp_path: Path) -> None:
+def test_ids_and_texts_of_every_alphabet_are_unchanged(tmp_path):
     texts = {"p/1?#": "plain", "é-ß": "café naïve", "日本": "東京タワー", '"quoted\\': "emoji 😀 face"}
     texts |= {"x" * 300: "long", "\ufeffbom": "mark"}
     index = open_index(build(tmp_path / "größe 索引", texts))
@@ -84,9 +82,7 @@ def test_ids_and_texts_of_every_alphabet_are_unchanged(tmp_path: Path) -> None:
     assert [ids_of(ranking) for ranking in actual] == [[id] for id in texts]
 
 
-def test_title_and_text_are_indexed_and_empty_passages_excluded(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_title_and_text_are_indexed_and_empty_passages_excluded(tmp_path, caplog):
     given = [Passage("p", "text\nline\0nul", "Title"), Passage("q", "other"), *make_passages({"a": "", "b": " \n\t"})]
     assert LuceneIndex.build(given, tmp_path, BM25IndexSettings()) == 2
     assert "2 empty passages" in caplog.text
@@ -94,7 +90,7 @@ def test_title_and_text_are_indexed_and_empty_passages_excluded(
     assert [ids_of(ranking) for ranking in open_index(tmp_path).search(["titles", "lines", "nul"], 10)] == [["p"]] * 3
 
 
-def test_stemmer_and_stop_words_are_a_choice_for_english(tmp_path: Path) -> None:
+def test_stemmer_and_stop_words_are_a_choice_for_english(tmp_path):
     listed = tmp_path / "stop.txt"
     listed.write_text("ponies\n")
     plain = open_index(build(tmp_path / "plain", {"p": "the ponies"}, **PLAIN))
@@ -106,7 +102,7 @@ def test_stemmer_and_stop_words_are_a_choice_for_english(tmp_path: Path) -> None
     assert [len(ranking) for ranking in krovetz.search(["pony", "the"], 10)] == [1, 0]
 
 
-def test_rm3_finds_passages_by_words_of_the_best_passages(tmp_path: Path) -> None:
+def test_rm3_finds_passages_by_words_of_the_best_passages(tmp_path):
     # Anserini's feedback words occur in at most 10 % of the passages.
     filler = {f"f{number}": f"filler number{number}" for number in range(30)}
     texts = {"hit": "zebra savanna grass", "kin": "savanna grass plain", **filler}
@@ -119,9 +115,7 @@ def test_rm3_finds_passages_by_words_of_the_best_passages(tmp_path: Path) -> Non
     assert dict(ranking)["hit"] == pytest.approx(dict(open_index(folder).search(["zebra"], 10)[0])["hit"])
 
 
-def test_rm3_scores_are_anserinis(tmp_path: Path) -> None:
-    from drtk.indexing.lucene.jvm import load_class
-
+def test_rm3_scores_are_anserinis(tmp_path):
     draw = random.Random(2)
     vocabulary = [f"{first}{second}" for first in "bcdfglmnprst" for second in ("ab", "eg", "oth", "uck")]
     texts = {f"p{n:03}": " ".join(draw.choices(vocabulary, k=draw.randint(3, 20))) for n in range(400)}
@@ -136,14 +130,14 @@ def test_rm3_scores_are_anserinis(tmp_path: Path) -> None:
         assert [score for _, score in ranking] == pytest.approx(theirs, abs=2e-4)
 
 
-def test_a_deleted_index_closes_only_its_own_reader(tmp_path: Path) -> None:
+def test_a_deleted_index_closes_only_its_own_reader(tmp_path):
     one = open_index(build(tmp_path / "1", {"p": "alpha"}))
     two = open_index(build(tmp_path / "2", {"q": "alpha beta"}))
     del one  # closes its reader, and no other
     assert ids_of(two.search(["alpha"], 5)[0]) == ["q"]
 
 
-def test_the_language_chooses_the_analyzer(tmp_path: Path) -> None:
+def test_the_language_chooses_the_analyzer(tmp_path):
     german = open_index(build(tmp_path / "de", {"p": "Die schönen Häuser", "q": "Der Baum"}, language="de"))
     assert [ids_of(ranking) for ranking in german.search(["schönes haus", "die"], 10)] == [["p"], []]
     chinese = open_index(build(tmp_path / "zh", {"p": "中华人民共和国", "q": "日本国"}, language="zh"))
@@ -157,7 +151,6 @@ def test_the_language_chooses_the_analyzer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "settings", "problem"),
     [
-        ([], {}, "to index; check the corpus"),
         ([Passage("p", " ")], {}, "to index; check the corpus"),
         ([Passage("p", "one"), Passage("q", "two"), Passage("p", "three")], {}, "'p'"),
         ([Passage("p7", "\ud800")], {}, "'p7'"),
@@ -169,13 +162,13 @@ def test_the_language_chooses_the_analyzer(tmp_path: Path) -> None:
         (make_passages(EXAMPLE_TEXTS), {"stemmer": "snowball"}, "krovetz"),
     ],
 )
-def test_rejected_inputs(tmp_path: Path, given: list[Passage], settings: dict[str, object], problem: str) -> None:
+def test_rejected_inputs(tmp_path, given, settings, problem):
     with pytest.raises(DrtkError, match=problem):
         LuceneIndex.build(given, tmp_path, BM25IndexSettings(threads=1, **settings))
     assert not (tmp_path / "passages.part").exists()
 
 
-def test_damaged_folders_are_rejected(known_index: Path, tmp_path: Path) -> None:
+def test_damaged_folders_are_rejected(known_index, tmp_path):
     folder = shutil.copytree(known_index, tmp_path / "i")
     with pytest.raises(MismatchError, match="term_vectors"):
         open_index(folder, rm3=True)
@@ -202,22 +195,17 @@ def anserini_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "index"
 
 
-def test_an_index_of_anserini_has_the_scores_of_its_searcher(anserini_index: Path) -> None:
-    from drtk.indexing.lucene.jvm import load_class
-
+def test_an_index_of_anserini_has_the_scores_of_its_searcher(anserini_index):
     searcher = load_class("io.anserini.search.SimpleSearcher")(str(anserini_index))
     searcher.set_bm25(1.2, 0.7)
     searcher.set_rm3(5, 3, 0.5)
-    (ranking,) = open_index(anserini_index, k1=1.2, b=0.7, rm3=True, fb_terms=5, fb_docs=3).search(
-        ["bab moths fab"], 40
-    )
+    index = open_index(anserini_index, k1=1.2, b=0.7, rm3=True, fb_terms=5, fb_docs=3)
+    (ranking,) = index.search(["bab moths fab"], 40)
     theirs = {hit.docid: hit.score for hit in searcher.search("bab moths fab", 40)}
     assert dict(ranking) == pytest.approx(theirs, abs=2e-4)
 
 
-def test_an_index_of_anserini_shows_its_passages(
-    anserini_index: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_of_anserini_shows_its_passages(anserini_index, capfd, monkeypatch):
     index = open_index(anserini_index)
     passage = index.get("p7")
     assert passage is not None
@@ -225,19 +213,18 @@ def test_an_index_of_anserini_shows_its_passages(
     with monkeypatch.context() as patch:
         patch.setattr(search, "JavaMap", None)  # the look-up is prepared once
         assert index.get("p77") is None
-    assert f"T{index.search(['moth'], 1)[0][0][0][1:]}\n" in run_command(
-        capfd, "search", str(anserini_index), "--query", "moth", "-k", "1"
-    )
+    ((hit,),) = index.search(["moth"], 1)
+    assert f"T{hit[0][1:]}\n" in run_command(capfd, "search", anserini_index, "--query", "moth", "-k", "1")
 
 
-def test_impacts_of_anserini_are_not_searched_with_bm25(tmp_path: Path) -> None:
+def test_impacts_of_anserini_are_not_searched_with_bm25(tmp_path):
     rows = [{"id": f"p{n}", "contents": "", "vector": {"wind": n, "sun": 3}} for n in range(1, 250)]
     folder = run_anserini(tmp_path, rows, collectionClass="JsonVectorCollection", impact=True, pretokenized=True)
     with pytest.raises(MismatchError, match="contains learned impacts, which BM25 cannot search"):
         open_index(folder)
 
 
-def test_the_language_of_an_index_of_anserini_is_a_choice(anserini_index: Path, known_index: Path) -> None:
+def test_the_language_of_an_index_of_anserini_is_a_choice(anserini_index, known_index):
     assert open_index(anserini_index).search(["moths"], 1) != [[]]
     assert open_index(anserini_index, language="any").search(["moths"], 1) == [[]]  # without stemming
     with pytest.raises(UsageError, match="records its analyzer"):
@@ -251,17 +238,10 @@ def impact_index(folder: Path, impacts: dict[str, dict[str, int]], **settings: o
     return ImpactIndex.open(folder, BM25SearchSettings())
 
 
-def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(tmp_path, caplog):
     impacts = {"d1": {"wing": 255, "bird": 3}, "d2": {"wing": 40, "craft": 200, "the": 90}}
-    impacts |= {
-        "d3": {"bird": 120, "cafe": 1, "東": 7},
-        "d4": {"sea": 5000},
-        "d5": {"sea": 5000},
-        "x": {},
-        "y": {"wing": 0},
-    }
+    impacts |= {"d3": {"bird": 120, "cafe": 1, "東": 7}, "d4": {"sea": 5000}, "d5": {"sea": 5000}}
+    impacts |= {"x": {}, "y": {"wing": 0}}
     index = impact_index(tmp_path, impacts)
     assert (len(index), "2 empty passages" in caplog.text) == (5, True)
     actual = index.search(["Wing of the BIRD", "wing wing crafts", "café 東京", "sea!", "the", "", "\ud800"], 10)
@@ -274,7 +254,7 @@ def test_a_score_is_the_sum_of_the_impacts_of_the_questions_words(
     assert actual[4:] == [[], [], []]
 
 
-def test_stop_words_are_a_choice_and_kept_with_the_index(tmp_path: Path) -> None:
+def test_stop_words_are_a_choice_and_kept_with_the_index(tmp_path):
     own = tmp_path / "stop.txt"
     own.write_text("Wing\n")
     impacts = {"d": {"wing": 1, "the": 2, "would": 4}}
@@ -288,7 +268,7 @@ def test_stop_words_are_a_choice_and_kept_with_the_index(tmp_path: Path) -> None
         assert index.search(["the wing would"], 5) == [[("d", score)]]
 
 
-def test_impact_indexes_reject_settings_of_bm25_and_damage(tmp_path: Path) -> None:
+def test_impact_indexes_reject_settings_of_bm25_and_damage(tmp_path):
     given = [Passage("p", "text", extra={"impacts": {"a": 1}})]
     for settings in ({"stemmer": "porter"}, {"term_vectors": True}):
         with pytest.raises(UsageError, match=next(iter(settings))):

@@ -1,8 +1,5 @@
 """Mining filters: rejected candidates, limits, and effects of a rejection on other sources."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -35,9 +32,7 @@ from drtk.mining.sources import MiningSources, QueryStream
 from drtk.records import Query
 from drtk.runtime.inputs import InputTracker
 from tests.embedding_folders import write_embeddings
-from tests.run_commands import write_text
-
-Scored = Sequence[tuple[str, float]]
+from tests.expansion_collection import write_rows
 
 
 def build_pool(hits: Mapping[str, Hits], *positives: str) -> CandidatePool:
@@ -45,9 +40,7 @@ def build_pool(hits: Mapping[str, Hits], *positives: str) -> CandidatePool:
     return Miner(queries, Policy(negatives=None), 1).build_pool(MiningQuery("q", dict(hits), Query("q", "what")))
 
 
-def apply_filters(
-    rankings: Mapping[str, Scored], *positives: str, **options: Any
-) -> tuple[dict[str, list[str]], CandidatePool]:
+def apply_filters(rankings: Mapping[str, Any], *positives: str, **options: Any) -> tuple[dict[str, Any], CandidatePool]:
     """Apply the score filters; return the remaining candidates of each source, and the pool."""
     hits = {name: Hits([id for id, _ in found], [score for _, score in found]) for name, found in rankings.items()}
     pool = build_pool(hits, *positives)
@@ -57,8 +50,6 @@ def apply_filters(
 
 
 RUN = {"bm25": [("a", 9.0), ("p", 8.0), ("b", 7.5), ("c", 6.0), ("d", 1.0)]}
-
-
 BOTH = {"bm25": [("a", 9.0), ("b", 7.0), ("p", 6.0)], "dense": [("p", 0.9), ("b", 0.8), ("a", 0.2), ("c", 0.1)]}
 ALL = ["a", "p", "b", "c", "d"]
 
@@ -93,8 +84,8 @@ def test_score_limits(rankings, positives, options, left):
     ],
 )
 def test_rejections_record_value_and_limit(rankings, options, left, rejected):
-    assert apply_filters(rankings, "p", **options)[0] == left
-    pool = apply_filters(rankings, "p", **options)[1]
+    candidates, pool = apply_filters(rankings, "p", **options)
+    assert candidates == left
     assert {id: rejection[1:] for id, rejection in pool.rejected.items()} == rejected
 
 
@@ -102,10 +93,8 @@ def test_a_margin_is_taken_from_the_positives_score():
     # 8 - 1 = 7: a (9) and b (7.5) are nearer than 1 below the positive, c (6) is not
     left, pool = apply_filters(RUN, "p", margin=("1",))
     assert left == {"bm25": ["c", "d"]}
-    assert {id: rejection[1:] for id, rejection in pool.rejected.items()} == {
-        "a": ("margin", 9.0, 7.0),
-        "b": ("margin", 7.5, 7.0),
-    }
+    rejected = {"a": ("margin", 9.0, 7.0), "b": ("margin", 7.5, 7.0)}
+    assert {id: rejection[1:] for id, rejection in pool.rejected.items()} == rejected
     pool.promote(["d"])  # contains an answer, but only judged positives set the limit
     assert pool.find_reference_score("bm25") == 8.0
     left, pool = apply_filters(RUN, "elsewhere", margin=("1",))
@@ -183,7 +172,7 @@ class Judge:
 
 def texts_of(tmp_path: Path, **texts: str) -> PassageCache:
     rows = [{"_id": id, "title": "T" if id == "a" else "", "text": text} for id, text in texts.items()]
-    return PassageCache(str(write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))))
+    return PassageCache(str(write_rows(tmp_path / "corpus.jsonl", rows)))
 
 
 def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_limit(tmp_path):
@@ -199,9 +188,8 @@ def test_a_cross_encoder_reads_title_and_text_and_the_lowest_positive_sets_the_l
 
 def test_a_margin_above_the_range_of_scores_is_rejected():
     for low, high, margin in ((0, 1, 3), (-1, 1, 2)):
-        with pytest.raises(
-            MismatchError, match=f"judge: scores are between {low} and {high}, so no negative can score"
-        ):
+        problem = f"judge: scores are between {low} and {high}, so no negative can score"
+        with pytest.raises(MismatchError, match=problem):
             CrossEncoderFilter(Judge({}, low=low, high=high), None, margin=margin)
     assert CrossEncoderFilter(Judge({}, low=-1, high=1), None, margin=1.5)
     assert CrossEncoderFilter(Judge({}), None, margin=3)

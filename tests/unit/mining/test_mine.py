@@ -1,7 +1,5 @@
 """Mining: selection of positives and negatives, counts, and rejected input."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace
@@ -22,7 +20,8 @@ from drtk.mining.sources import MiningSources, QueryStream
 from drtk.records import Example
 from drtk.runtime.inputs import InputTracker
 from tests.embedding_folders import write_embeddings
-from tests.run_commands import run_command, write_text
+from tests.expansion_collection import write_rows
+from tests.run_commands import run_command, run_rows, write_text
 from tests.tiny_models import make_collection, open_corpus, save_tiny_cross_encoder, write_collection
 
 
@@ -83,8 +82,8 @@ def test_samples_depend_on_seed_and_query_only():
     ranking, policy = [f"d{at}" for at in range(50)], Policy(10)
     first = mine_example(ranking, {"p": 1}, policy)
     assert mine_example(ranking, {"p": 1}, policy) == first
-    assert mine_example(ranking, {"p": 1}, policy, seed=2).negatives != first.negatives
-    assert mine_example(ranking, {"p": 1}, policy, query="other").negatives != first.negatives
+    for other in ({"seed": 2}, {"query": "other"}):
+        assert mine_example(ranking, {"p": 1}, policy, **other).negatives != first.negatives
 
 
 @pytest.mark.parametrize(
@@ -135,17 +134,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     write_collection(folder, 40)
     passages = make_collection(40)[0]
     passages[7]["text"] = passages[3]["text"].upper().replace(" ", ", ")
-    write_text(folder / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in passages))
+    write_rows(folder / "corpus.jsonl", passages)
     order = {q: [(q + 1) % 40, (q + 2) % 40, q, *((q + step) % 40 for step in range(3, 10))] for q in range(40)}
-    lines = [
-        f"q{q} Q0 d{d} {rank} {20 - rank} t\n" for q, found in order.items() for rank, d in enumerate(found, start=1)
-    ]
-    write_text(folder / "bm25.run", "".join(lines))
+    hits = [(q, rank, d) for q, ranking in order.items() for rank, d in enumerate(ranking, start=1)]
+    write_text(folder / "bm25.run", "".join(f"q{q} Q0 d{d} {rank} {20 - rank} t\n" for q, rank, d in hits))
     write_text(folder / "qrels.tsv", "".join(f"q{q}\td{q}\t1\n" for q in range(40)))
     angles = np.arange(40) * 0.1  # cos(.1) = .995, cos(.2) = .980, cos(.3) = .955, cos(.4) = .921
-    write_embeddings(
-        folder / "vectors", np.stack([np.cos(angles), np.sin(angles)], axis=1), [f"d{at}" for at in range(40)]
-    )
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    write_embeddings(folder / "vectors", vectors, [f"d{at}" for at in range(40)])
     return SimpleNamespace(folder=folder, passages=passages, order=order)
 
 
@@ -226,9 +222,8 @@ def test_a_scorer_reads_as_it_was_trained_and_scores_as_score_does(cwd, capfd, t
                 assert examples[query_id]["scores"][side] == pytest.approx(row["scores"][side], abs=5e-5)
     scores = examples["q5"]["scores"]
     margin = scores["positives"][0] - sorted(scores["negatives"])[4]
-    limited = rows_of(run_command(capfd, *call, "--set", "scorer_logits=true", "-q", "--set", f"ce_margin={margin}"))[
-        "q5"
-    ]["scores"]
+    printed = run_command(capfd, *call, "--set", "scorer_logits=true", "-q", "--set", f"ce_margin={margin}")
+    limited = rows_of(printed)["q5"]["scores"]
     assert 4 <= len(limited["negatives"]) <= 5
     assert max(limited["negatives"]) <= limited["positives"][0] - margin
     with pytest.raises(MismatchError, match="ours: was trained with `title` colon, not join"):
@@ -302,7 +297,7 @@ def test_judgments_are_checked(cwd, capfd, tmp_path):
 
 
 def test_judgments_of_documents_are_detected(capfd, folder):
-    write_text(folder / "corpus.jsonl", "".join(json.dumps({"_id": f"d{n}#0", "text": "t"}) + "\n" for n in range(3)))
+    write_rows(folder / "corpus.jsonl", [{"_id": f"d{n}#0", "text": "t"} for n in range(3)])
     write_text(folder / "a.run", "q1 Q0 d1#0 1 2 t\nq1 Q0 d2#0 2 1 t\n")
     write_text(folder / "qrels.tsv", "q1\td1\t1\n")
     call = ["mine-negatives", "-q", "a.run", "--qrels", "qrels.tsv"]
@@ -314,22 +309,14 @@ def test_judgments_of_documents_are_detected(capfd, folder):
     app(call, standalone_mode=False)
     assert "the judgments are of source documents, not of passages; use --by source" in capfd.readouterr().err
     write_text(folder / "qrels.tsv", "q1\tdoc\t1\n")
-    with pytest.raises(
-        DrtkError, match=r"^no training examples were mined: 1 without positives \(1 positives not found\)$"
-    ):
+    problem = r"^no training examples were mined: 1 without positives \(1 positives not found\)$"
+    with pytest.raises(DrtkError, match=problem):
         run_command(capfd, *call, "--by", "source", "-o", "out.jsonl")
-
-
-def test_queries_without_candidates_need_random_passages(folder: Path):
-    write_text(folder / "a.run", "q1 Q0 p1 1 2 t\n")
-    write_text(folder / "qrels.tsv", "q1\tp1\t1\n")
-    with pytest.raises(DrtkError, match="1 without negatives; give `min_negatives` and `corpus`"):
-        app(["mine-negatives", "a.run", "--qrels", "qrels.tsv", "-o", "out.jsonl"], standalone_mode=False)
 
 
 def test_counts_of_queries_and_random_passages(capfd, folder):
     ids = [*(f"book#{at}" for at in range(2000)), *(f"other#{at}" for at in range(20))]
-    write_text(folder / "corpus.jsonl", "".join(json.dumps({"_id": id, "text": "t"}) + "\n" for id in ids))
+    write_rows(folder / "corpus.jsonl", [{"_id": id, "text": "t"} for id in ids])
     write_text(folder / "a.run", "q1 Q0 book#7 1 2 t\nq1 Q0 other#3 2 1 t\nq2 Q0 book#1 1 1 t\n")
     write_text(folder / "qrels.tsv", "q1\tbook\t1\nq9\tbook\t1\n")
     options = "--qrels qrels.tsv --corpus corpus.jsonl --by source -o out.jsonl"
@@ -342,25 +329,20 @@ def test_counts_of_queries_and_random_passages(capfd, folder):
         "drtk: 19 of 20 negatives are random passages, because some queries had fewer than 210 candidates left; --set min_negatives=0 adds none\n"
         in capfd.readouterr().err
     )
-    few = [
-        json.loads(line)
-        for line in run_command(
-            capfd, "mine-negatives", "a.run", *options.split()[:-2], "-q", "--negatives", "4"
-        ).splitlines()
-    ]
-    assert [len(row["negatives"]) for row in few] == [4]  # not filled up to the policy's 210
+    (few,) = run_rows(capfd, "mine-negatives a.run -q --negatives 4", *options.split()[:-2])
+    assert len(few["negatives"]) == 4  # not filled up to the policy's 210
     row = json.loads((folder / "out.jsonl").read_text())
     assert row["positives"] == ["book#7"]
     assert set(row["negatives"]) == {f"other#{at}" for at in range(20)}  # msmarco wants 210
     assert set(row["sources"]["negatives"]) == {"a", "random"}
     counts = counts_of(folder / "out.jsonl")
-    assert [counts[name] for name in ("with fewer than min_negatives", "without judgments", "not retrieved")] == [
-        1,
-        1,
-        1,
-    ]
+    reasons = ("with fewer than min_negatives", "without judgments", "not retrieved")
+    assert [counts[name] for name in reasons] == [1, 1, 1]
     write_text(folder / "empty.run", "")
     assert run_command(capfd, "mine-negatives", "empty.run", "--qrels", "qrels.tsv") == ""
+    write_text(folder / "alone.run", "q1 Q0 book#7 1 2 t\n")
+    with pytest.raises(DrtkError, match="1 without negatives; give `min_negatives` and `corpus`"):
+        run_command(capfd, *"mine-negatives alone.run --by source --qrels qrels.tsv -o alone.jsonl".split())
 
 
 # Answers, as SimLM mines NQ.
@@ -370,11 +352,9 @@ def test_counts_of_queries_and_random_passages(capfd, folder):
 def nq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write queries: q1 has gold d0, and answers in d1 and d4; q2 in no passage; q3 in all; q4 has no answers."""
     texts = ["Paris is in France", "he went to Paris", "Berlin", "the parish", "PARIS!", "Rome"]
-    rows = [{"_id": f"d{at}", "title": "Paris", "text": text} for at, text in enumerate(texts)]
-    write_text(tmp_path / "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "corpus.jsonl", [{"_id": f"d{n}", "title": "Paris", "text": t} for n, t in enumerate(texts)])
     answers = {"q1": ["Paris"], "q2": ["Oslo"], "q3": ["in", "he", "Berlin", "the", "Paris", "Rome"], "q4": []}
-    queries = [{"_id": id, "text": "where", "answers": found} for id, found in answers.items()]
-    write_text(tmp_path / "queries.jsonl", "".join(json.dumps(row) + "\n" for row in queries))
+    write_rows(tmp_path / "queries.jsonl", [{"_id": id, "text": "where", "answers": a} for id, a in answers.items()])
     lines = [f"q{q} Q0 d{d} {rank} {9 - rank} t\n" for q in range(1, 5) for rank, d in enumerate([3, 4, 2, 1, 0, 5], 1)]
     write_text(tmp_path / "bm25.run", "".join(lines))
     write_text(tmp_path / "gold.tsv", "q1\td0\t1\n")
@@ -399,8 +379,7 @@ def test_passages_with_answers_are_positives_and_others_negatives(nq, capfd):
     first = json.loads(run_command(capfd, *NQ_CALL, "-q", "--depth", "2", "--set", "min_negatives=10").splitlines()[0])
     assert first["positives"] == ["d4"]
     assert sorted(first["negatives"]) == ["d2", "d3", "d5"]  # random passages contain no answer either: not d0 and d1
-    rows = [json.loads(line) for line in (nq / "corpus.jsonl").read_text().splitlines()]
-    write_text(nq / "corpus.jsonl", "".join(json.dumps(row | {"text": " "}) + "\n" for row in rows))
+    write_rows(nq / "corpus.jsonl", [{"_id": f"d{at}", "title": "Paris", "text": " "} for at in range(6)])
     # Six passages of q1, q2 and q3 are read; d0 is no candidate of q1 if it is judged, and q4 has no answers.
     for more, number in (([], 18), (["--qrels", "gold.tsv"], 17)):
         with pytest.raises(DrtkError, match=rf"corpus.jsonl: none of the {number} passages that were read has a text"):

@@ -1,7 +1,5 @@
 """The report: sampled quantiles, bins, and the page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

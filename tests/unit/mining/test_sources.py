@@ -1,7 +1,5 @@
 """Candidate sources: several runs, indexes, existing examples, and unknown ids."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator
@@ -17,7 +15,8 @@ from drtk.mining.candidates import MiningQuery
 from drtk.mining.config import MineSettings, MiningInputs
 from drtk.mining.sources import IndexSearch, QueryBuffer, QueryStream, parse_sources
 from drtk.runtime.inputs import InputTracker
-from tests.run_commands import open_pipe, run_command, write_text
+from tests.expansion_collection import read_rows, write_rows
+from tests.run_commands import Capture, open_pipe, run_command, run_rows, write_text
 from tests.tiny_models import save_tiny_encoder, write_collection
 
 QRELS = "".join(f"q{q}\td{q}\t1\n" for q in range(40))
@@ -54,7 +53,7 @@ def cwd(data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 COMMON = ["--qrels", "qrels.tsv", "--policy", "tevatron", "--depth", "12"]
 
 
-def mine(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+def mine(capfd: Capture, *arguments: str) -> str:
     return run_command(capfd, "mine-negatives", "-q", *arguments, *COMMON)
 
 
@@ -94,8 +93,8 @@ REJECTED = [
 
 
 def test_rejected_sources(cwd, capfd):
-    write_text(cwd / "examples.jsonl", json.dumps(EXAMPLE) + "\n")
-    write_text(cwd / "texts.jsonl", '{"query": "what", "pos": ["text"], "neg": ["other"]}\n')
+    write_rows(cwd / "examples.jsonl", [EXAMPLE])
+    write_rows(cwd / "texts.jsonl", [{"query": "what", "pos": ["text"], "neg": ["other"]}])
     write_text(cwd / "nan.run", "q1 Q0 d1 1 2 t\nq1 Q0 d2 2 nan t\n")
     for arguments, problem in REJECTED:
         with pytest.raises(DrtkError, match=problem):
@@ -154,9 +153,8 @@ def test_an_index_of_another_corpus_is_noticed(cwd, capfd, tmp_path):
     other = write_text(tmp_path / "other.jsonl", "".join(lines[:39]))
     judged = write_text(tmp_path / "few.tsv", "q1\td1\t1\n")
     call = ["mine-negatives", "-q", "exact", "--queries", "queries.jsonl", "--qrels", judged, "--corpus", other]
-    with pytest.raises(
-        MismatchError, match=r"exact: was made from another corpus \(.*corpus\.jsonl, digest [0-9a-f]{8}"
-    ):
+    problem = r"exact: was made from another corpus \(.*corpus\.jsonl, digest [0-9a-f]{8}"
+    with pytest.raises(MismatchError, match=problem):
         run_command(capfd, *call)
     with pytest.raises(MismatchError, match="exact: passage 'd39', retrieved for query 'q1', is not in the corpus"):
         run_command(capfd, *call, "--skip-corpus-check", "--depth", "40")
@@ -171,9 +169,8 @@ def chunks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chunks")
     texts = {f"o{at}#0": "apple apple apple" for at in range(30)}
     texts |= {"doc#0": "apple and so much else that is no fruit at all", "doc#1": "nothing"}
-    rows = (json.dumps({"_id": id, "text": text}) + "\n" for id, text in texts.items())
-    write_text(folder / "corpus.jsonl", "".join(rows))
-    write_text(folder / "queries.jsonl", '{"_id": "q1", "text": "apple"}\n{"_id": "q2", "text": "apple"}\n')
+    write_rows(folder / "corpus.jsonl", [{"_id": id, "text": text} for id, text in texts.items()])
+    write_rows(folder / "queries.jsonl", [{"_id": id, "text": "apple"} for id in ("q1", "q2")])
     write_text(folder / "qrels.tsv", "q1\tdoc\t1\nq2\to3\t1\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -204,20 +201,20 @@ EXAMPLE = {"query_id": "q1", "positives": ["d1"], "negatives": ["d2", "d3"], "so
 
 
 def test_examples_and_a_run_are_mixed(cwd, capfd, tmp_path):
-    old = write_text(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
+    old = write_rows(tmp_path / "old.jsonl", [EXAMPLE])
     run = write_text(tmp_path / "new.run", "q1 Q0 d2 1 2 t\nq1 Q0 d5 2 1 t\nq1 Q0 d1 3 0 t\n")
-    row = json.loads(run_command(capfd, "mine-negatives", "-q", old, f"new={run}", "--policy", "tevatron"))
+    row = mine_examples(capfd, old, f"new={run}")["q1"]
     assert row["positives"] == ["d1"]
     assert dict(zip(row["negatives"], row["sources"]["negatives"], strict=True)) == {"d2": "a", "d3": "b", "d5": "new"}
     assert row["x"] == 1
     judged = write_text(tmp_path / "qrels", "q1 0 d3 1\n")
-    row = json.loads(run_command(capfd, "mine-negatives", "-q", old, "--qrels", judged, "--policy", "tevatron"))
+    row = mine_examples(capfd, old, "--qrels", judged)["q1"]
     assert (row["positives"], row["negatives"]) == (["d3", "d1"], ["d2"])
 
 
 def test_with_a_run_score_limits_apply_to_the_run_only(cwd, capfd, tmp_path):
     # the run puts d5 first (9), the positive second (5), d6 third (4.5), d7 last (1): rank 1 goes, and what has more than 4
-    old = write_text(tmp_path / "old.jsonl", json.dumps(EXAMPLE) + "\n")
+    old = write_rows(tmp_path / "old.jsonl", [EXAMPLE])
     run = write_text(tmp_path / "new.run", "q1 Q0 d5 1 9 t\nq1 Q0 d1 2 5 t\nq1 Q0 d6 3 4.5 t\nq1 Q0 d7 4 1 t\n")
     call = ["mine-negatives", str(old), f"new={run}", "--policy", "tevatron", "--set", "from_rank=2", "--margin", "1"]
     app([*call, "--audit", str(tmp_path / "audit.jsonl")], standalone_mode=False)
@@ -227,14 +224,12 @@ def test_with_a_run_score_limits_apply_to_the_run_only(cwd, capfd, tmp_path):
     kept = json.loads((tmp_path / "audit.jsonl").read_text())["kept"]
     assert {one["id"]: one.get("rank") for one in kept} == {"d2": None, "d3": None, "d7": 4}
     row = {"qid": "q1", "pos": ["d1"], "neg": {"a": ["d2", "d3"], "b": ["d4", "d5"]}}  # these lists are ranked
-    write_text(old, json.dumps(row) + "\n")
-    printed = run_command(capfd, "mine-negatives", "-q", old, "--policy", "tevatron", "--set", "from_rank=2")
-    assert sorted(json.loads(printed)["negatives"]) == ["d3", "d5"]
+    write_rows(old, [row])
+    (mined,) = run_rows(capfd, "mine-negatives -q --policy tevatron --set from_rank=2", old)
+    assert sorted(mined["negatives"]) == ["d3", "d5"]
 
 
 # Examples with several lines per query.
-
-TEVATRON = ["--policy", "tevatron"]
 
 
 def line(query: str, positives: str, negatives: str, **more: Any) -> str:
@@ -247,14 +242,15 @@ FIRST = line("q1", "doc#0", "x#3") + line("q2", "y#0", "y#2 y#3")
 UNION = FIRST + line("q1", "x#1", "x#4") + line("q2", "y#0", "y#2 y#4")
 
 
-def rows_of(printed: str) -> dict[str, dict[str, Any]]:
-    rows = [json.loads(row) for row in printed.splitlines()]
+def mine_examples(capfd: Capture, *arguments: str, policy: str = "tevatron") -> dict[str, dict[str, Any]]:
+    """Return the mined examples by query."""
+    rows = run_rows(capfd, "mine-negatives -q --policy", policy, *arguments)
     assert len({row["query_id"] for row in rows}) == len(rows)  # one line a query
     return {row["query_id"]: row for row in rows}
 
 
-def get_labels(row: dict[str, Any]) -> tuple[list[str], list[str]]:
-    return row["positives"], sorted(row["negatives"])
+def get_labels(row: dict[str, Any]) -> tuple[str, str]:
+    return " ".join(row["positives"]), " ".join(sorted(row["negatives"]))
 
 
 @pytest.fixture
@@ -264,29 +260,27 @@ def union(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Every passage has the word of both queries: each query finds all eight.
     ids = ["doc#0", "x#1", "x#3", "x#4", "y#0", "y#2", "y#3", "y#4"]
     for name, names in (("corpus", ids), ("queries", ["q1", "q2"])):
-        rows = (json.dumps({"_id": id, "text": "apple"}) + "\n" for id in names)
-        write_text(tmp_path / f"{name}.jsonl", "".join(rows))
+        write_rows(tmp_path / f"{name}.jsonl", [{"_id": id, "text": "apple"} for id in names])
     return tmp_path
 
 
 def test_all_lines_of_a_query_make_one_example_without_positives_as_negatives(union, capfd):
-    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON))
+    actual = mine_examples(capfd, "union.jsonl")
     assert list(actual) == ["q1", "q2"]  # in the order of their first lines
-    assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
-    assert get_labels(actual["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
+    assert get_labels(actual["q1"]) == ("doc#0 x#1", "x#3 x#4")
+    assert get_labels(actual["q2"]) == ("y#0", "y#2 y#3 y#4")
     write_text(union / "c.run", "q1 Q0 x#1 1 3 t\nq1 Q0 x#5 2 2 t\nq1 Q0 doc#0 3 1 t\n")
     for sources in (["union.jsonl", "c.run"], ["c.run", "union.jsonl"]):
-        actual = rows_of(run_command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))
-        assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "x#5"])
-        assert get_labels(actual["q2"]) == (["y#0"], ["y#2", "y#3", "y#4"])
+        actual = mine_examples(capfd, *sources)
+        assert get_labels(actual["q1"]) == ("doc#0 x#1", "x#3 x#4 x#5")
+        assert get_labels(actual["q2"]) == ("y#0", "y#2 y#3 y#4")
     run_command(capfd, "index", "corpus.jsonl", "--type", "bm25s", "-o", "index", "-q")
-    call = ["mine-negatives", "index", "union.jsonl", "--queries", "queries.jsonl", *TEVATRON, "-o", "out.jsonl"]
-    app(call, standalone_mode=False)
-    assert "not in queries" not in capfd.readouterr().err
+    call = ["index", "union.jsonl", "--queries", "queries.jsonl", "-o", "out.jsonl"]
+    mine_examples(capfd, *call)
     assert "not in queries" not in json.loads((union / "out.jsonl.meta.json").read_text())["counts"]
-    actual = rows_of((union / "out.jsonl").read_text())
-    assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4", "y#0", "y#2", "y#3", "y#4"])
-    assert get_labels(actual["q2"]) == (["y#0"], ["doc#0", "x#1", "x#3", "x#4", "y#2", "y#3", "y#4"])
+    actual = {row["query_id"]: row for row in read_rows("out.jsonl")}
+    assert get_labels(actual["q1"]) == ("doc#0 x#1", "x#3 x#4 y#0 y#2 y#3 y#4")
+    assert get_labels(actual["q2"]) == ("y#0", "doc#0 x#1 x#3 x#4 y#2 y#3 y#4")
 
 
 def test_a_file_is_one_input_and_a_stream_is_read_alike(union, capfd):
@@ -294,12 +288,12 @@ def test_a_file_is_one_input_and_a_stream_is_read_alike(union, capfd):
     stream = QueryStream(parse_sources(["union.jsonl"], tracker), tracker)
     assert [query.query_id for query in stream] == ["q1", "q2"]
     assert [entry["bytes"] for entry in tracker.inputs] == [len(UNION)]  # though it is read three times
-    whole = run_command(capfd, "mine-negatives", "-q", "u=union.jsonl", *TEVATRON)
+    whole = mine_examples(capfd, "u=union.jsonl")
     for content in (UNION.encode(), gzip.compress(UNION.encode())):
         with open_pipe(content) as source:
-            assert run_command(capfd, "mine-negatives", "-q", f"u={source}", *TEVATRON) == whole
+            assert mine_examples(capfd, f"u={source}") == whole
     write_text(union / "array.json", json.dumps([json.loads(row) for row in UNION.splitlines()]))
-    assert run_command(capfd, "mine-negatives", "-q", "u=array.json", *TEVATRON) == whole
+    assert mine_examples(capfd, "u=array.json") == whole
 
 
 def test_sources_scores_and_fields_of_all_lines_are_kept(union, capfd):
@@ -310,7 +304,7 @@ def test_sources_scores_and_fields_of_all_lines_are_kept(union, capfd):
     write_text(union / "other.jsonl", second)
     write_text(union / "both.jsonl", first + second)
     for sources in (["both.jsonl"], ["one.jsonl", "other.jsonl"]):
-        row = rows_of(run_command(capfd, "mine-negatives", "-q", *sources, *TEVATRON))["q"]
+        row = mine_examples(capfd, *sources)["q"]
         assert (row["x"], row["z"]) == (1, 2)
         assert row["positives"] == ["p", "r"]
         assert row["scores"]["positives"] == [9.0, 8.0]  # not the 5 that r had as a negative
@@ -321,31 +315,31 @@ def test_sources_scores_and_fields_of_all_lines_are_kept(union, capfd):
 def test_errors_of_later_lines_have_a_location_and_can_be_skipped(union, capfd):
     write_text(union / "union.jsonl", FIRST + "\n" + line("q1", "", "x#4") + line("q1", "x#1", "x#4"))
     with pytest.raises(RecordError, match=r"^union\.jsonl:4: 'positives' is empty$"):
-        run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON)
-    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
-    assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
+        mine_examples(capfd, "union.jsonl")
+    actual = mine_examples(capfd, "union.jsonl", "--skip-bad", "1")
+    assert get_labels(actual["q1"]) == ("doc#0 x#1", "x#3 x#4")
     write_text(union / "union.jsonl", line("q1", "", "x#3") + UNION)  # the first line is bad: the others are used
-    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--skip-bad", "1"))
-    assert get_labels(actual["q1"]) == (["doc#0", "x#1"], ["x#3", "x#4"])
+    actual = mine_examples(capfd, "union.jsonl", "--skip-bad", "1")
+    assert get_labels(actual["q1"]) == ("doc#0 x#1", "x#3 x#4")
     write_text(union / "union.jsonl", UNION + line("q2", "y#0", "zz"))
     with pytest.raises(RecordError, match=r"^union\.jsonl:5: passage 'zz' is not in the corpus$"):
-        run_command(capfd, "mine-negatives", "-q", "union.jsonl", *TEVATRON, "--corpus", "corpus.jsonl")
+        mine_examples(capfd, "union.jsonl", "--corpus", "corpus.jsonl")
     write_text(union / "union.jsonl", UNION + line("qq", "y#0", "x#1"))
     texts = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
     with pytest.raises(RecordError, match=r"^union\.jsonl:5: query 'qq' is not in the queries$"):
-        run_command(capfd, "mine-negatives", "-q", "union.jsonl", "--policy", "nq", *texts)
+        mine_examples(capfd, "union.jsonl", *texts, policy="nq")
 
 
 def test_a_positive_keeps_its_score_if_a_system_has_another(union, capfd):
     # the limit is 8 - 3 = 5, though bm25's list gives the positive 1: 4.5 stays and 5.5 goes
     negatives = [{"pid": id, "ce-score": score} for id, score in (("p", 1.0), ("a", 4.5), ("b", 5.5))]
     row = {"qid": "q", "pos": [{"pid": "p", "ce-score": 8.0}], "neg": {"bm25": negatives}}
-    write_text(union / "hard.jsonl", json.dumps(row) + "\n")
-    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "hard.jsonl", "--policy", "sbert"))["q"]
-    assert get_labels(actual) == (["p"], ["a"])
+    write_rows(union / "hard.jsonl", [row])
+    actual = mine_examples(capfd, "hard.jsonl", policy="sbert")["q"]
+    assert get_labels(actual) == ("p", "a")
     assert actual["scores"] == {"positives": [8.0], "negatives": [4.5]}
     # In a later line, p is a negative of another positive.
     later = {"qid": "q", "pos": [{"pid": "x", "ce-score": 9.0}], "neg": {"bm25": [{"pid": "p", "ce-score": 1.0}]}}
-    write_text(union / "hard.jsonl", f"{json.dumps(row)}\n{json.dumps(later)}\n")
-    actual = rows_of(run_command(capfd, "mine-negatives", "-q", "hard.jsonl", "--policy", "sbert"))["q"]
+    write_rows(union / "hard.jsonl", [row, later])
+    actual = mine_examples(capfd, "hard.jsonl", policy="sbert")["q"]
     assert actual["scores"] == {"positives": [8.0, 9.0], "negatives": [4.5]}

@@ -1,7 +1,5 @@
 """bin/env.sh with a fake Python: installation, missing parts, failures, repeated runs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -47,13 +45,8 @@ def environment(checkout: Path, *extras: str, failing: str = "", **variables: st
     script = f'set -eu; root="{checkout}"; . "$root/bin/env.sh"; drtk_environment {" ".join(extras)}; echo "$PATH"'
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DRTK_")}
     settings = {"PIP_CALLS": str(checkout / "calls"), "FAILING": failing, "REAL_PYTHON": sys.executable}
-    return subprocess.run(
-        ["sh", "-c", script],
-        env=clean | settings | {"DRTK_ACCELERATOR": "cpu"} | variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    env = clean | settings | {"DRTK_ACCELERATOR": "cpu"} | variables
+    return subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, timeout=300)
 
 
 def calls(checkout: Path) -> list[str]:
@@ -62,7 +55,7 @@ def calls(checkout: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def test_only_what_is_new_is_installed(checkout: Path) -> None:
+def test_only_what_is_new_is_installed(checkout):
     first = environment(checkout, "dev", "quickstart")
     assert first.returncode == 0, first.stderr
     assert f"into {checkout}/.venv: a few minutes" in first.stderr.splitlines()[0]  # before anything takes its time
@@ -82,7 +75,7 @@ def test_only_what_is_new_is_installed(checkout: Path) -> None:
     assert len(calls(checkout)) > before
 
 
-def test_a_failed_installation_shows_its_log_and_is_retried(checkout: Path) -> None:
+def test_a_failed_installation_shows_its_log_and_is_retried(checkout):
     failed = environment(checkout, "dev", failing=" -e ")
     assert failed.returncode == 1
     assert "ERROR: no such thing on the index" in failed.stderr
@@ -90,22 +83,20 @@ def test_a_failed_installation_shows_its_log_and_is_retried(checkout: Path) -> N
     without = environment(checkout, "dev", failing=" pyserini$")
     assert without.returncode == 0
     assert sum(" -e " in call for call in calls(checkout)) == 2
-    assert (
-        f"not installed: Lucene (BM25 uses bm25s instead); retry with: {checkout}/.venv/bin/python -m pip"
-        in without.stderr
-    )
+    retry = f"retry with: {checkout}/.venv/bin/python -m pip"
+    assert f"not installed: Lucene (BM25 uses bm25s instead); {retry}" in without.stderr
     environment(checkout, "dev")
     assert sum(call.endswith(" pyserini") for call in calls(checkout)) == 2  # the next run tried again
 
 
-def test_without_faiss_for_the_gpu_the_one_for_the_cpu_is_installed(checkout: Path) -> None:
+def test_without_faiss_for_the_gpu_the_one_for_the_cpu_is_installed(checkout):
     done = environment(checkout, "dev", failing="gpu\\]", DRTK_ACCELERATOR="gpu")
     assert done.returncode == 0, done.stderr
     assert ["[dev,gpu]" in call or "[dev,cpu]" in call for call in calls(checkout) if " -e " in call] == [True, True]
     assert "not installed: faiss for the GPU" in done.stderr
 
 
-def test_an_unusable_python_or_accelerator_is_rejected(checkout: Path, tmp_path: Path) -> None:
+def test_an_unusable_python_or_accelerator_is_rejected(checkout, tmp_path):
     done = environment(checkout, "dev", DRTK_ACCELERATOR="tpu")
     assert (done.returncode, "set it to cpu or gpu" in done.stderr) == (1, True)
     (checkout / ".venv" / "bin" / "python").unlink()
@@ -119,11 +110,7 @@ def test_an_unusable_python_or_accelerator_is_rejected(checkout: Path, tmp_path:
     python = old / "python3"
     python.write_text('#!/bin/sh\nif [ "$1" = -V ]; then echo Python 3.9.1; else exit 1; fi\n')
     python.chmod(0o755)
-    done = subprocess.run(
-        ["/bin/sh", "-c", f'root="{checkout}"; . "$root/bin/env.sh"; drtk_environment dev'],
-        env={"PATH": str(old), "DRTK_ACCELERATOR": "cpu"},
-        capture_output=True,
-        text=True,
-    )
+    command = ["/bin/sh", "-c", f'root="{checkout}"; . "$root/bin/env.sh"; drtk_environment dev']
+    done = subprocess.run(command, env={"PATH": str(old), "DRTK_ACCELERATOR": "cpu"}, capture_output=True, text=True)
     assert done.returncode == 1
     assert "Python 3.11 or later is required, PATH has Python 3.9.1" in done.stderr

@@ -1,7 +1,5 @@
 """docs/cookbook/papers: every expected row is a row of its recipe; results are summarized and compared with expected.toml."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import json
@@ -16,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.run_commands import run_command
+from tests.expansion_collection import write_rows
+from tests.run_commands import run_command, run_rows
 
 PAPERS = Path(__file__).resolve().parents[3] / "docs" / "cookbook" / "papers"
 PRESETS = PAPERS.parents[2] / "drtk" / "presets"
@@ -59,27 +58,15 @@ def write_result(path: Path, *, mean: float = 0.41, significant: bool = True, ba
     return path
 
 
-@pytest.mark.parametrize(
-    ("change", "holds"),
-    [
-        ({}, True),
-        ({"baseline": "new"}, True),
-        ({"mean": 0.43}, False),
-        ({"mean": 0.37}, False),
-        ({"significant": False}, False),
-    ],
-)
-def test_rows_outside_the_tolerance_and_uncertain_orders_fail(
-    change: dict[str, Any], holds: bool, tmp_path: Path
-) -> None:
-    assert load_script("verify").verify(write_result(tmp_path / "a.jsonl", **change), EXPECTED, "mini") == holds
-
-
-def test_a_missing_row_and_a_wrong_order_fail(tmp_path: Path) -> None:
-    verify, result = load_script("verify").verify, write_result(tmp_path / "a.jsonl")
-    assert not verify(result, EXPECTED | {"rows": {"other": {"mini": 0.4}}}, "mini")
-    assert not verify(result, EXPECTED | {"orders": {"mini": ["old > new"]}}, "mini")
-    assert not verify(result, EXPECTED | {"orders": {"mini": ["other > old"]}}, "mini")
+def test_missing_rows_values_outside_the_tolerance_and_wrong_or_uncertain_orders_fail(tmp_path):
+    verify, file = load_script("verify").verify, tmp_path / "a.jsonl"
+    for change in ({}, {"baseline": "new"}):
+        assert verify(write_result(file, **change), EXPECTED, "mini")
+    for change in ({"mean": 0.43}, {"mean": 0.37}, {"significant": False}):
+        assert not verify(write_result(file, **change), EXPECTED, "mini")
+    orders = ({"orders": {"mini": [order]}} for order in ("old > new", "other > old"))
+    for change in ({"rows": {"other": {"mini": 0.4}}}, *orders):
+        assert not verify(write_result(file), EXPECTED | change, "mini")
 
 
 def summarize(folder: Path, monkeypatch: pytest.MonkeyPatch, baseline: str, *files: Path) -> list[dict[str, Any]]:
@@ -89,16 +76,11 @@ def summarize(folder: Path, monkeypatch: pytest.MonkeyPatch, baseline: str, *fil
     return [json.loads(line) for line in result.read_text().splitlines()]
 
 
-def test_values_of_systems_are_summarized_and_tested_over_seeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_of_systems_are_summarized_and_tested_over_seeds(tmp_path, monkeypatch):
     values = {"old": [1.0, 2.0, 3.0], "new": [2.0, 3.0, 4.0], "start": [5.0]}
-    lines = [
-        json.dumps({"system": f"{name}.{seed}", "values": {"STS-B": value}})
-        for name, found in values.items()
-        for seed, value in enumerate(found)
-    ]
-    (tmp_path / "values.jsonl").write_text("\n".join(lines))
+    numbered = [(name, seed, value) for name, of_seeds in values.items() for seed, value in enumerate(of_seeds)]
+    rows = [{"system": f"{name}.{seed}", "values": {"STS-B": value}} for name, seed, value in numbered]
+    write_rows(tmp_path / "values.jsonl", rows)
     records = summarize(tmp_path, monkeypatch, "old", tmp_path / "values.jsonl")
     averages = {record["system"]: (record["mean"], record["sd"]) for record in records if record["kind"] == "system"}
     assert averages == {"old": (2.0, 1.0), "new": (3.0, 1.0), "start": (5.0, None)}
@@ -108,35 +90,28 @@ def test_values_of_systems_are_summarized_and_tested_over_seeds(
     assert test["t_p_corrected"] == pytest.approx(0.2879, abs=2e-4)
 
 
-def test_values_of_queries_are_summarized_and_tested_as_by_compare(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_values_of_queries_are_summarized_and_tested_as_by_compare(tmp_path, monkeypatch, capfd):
     rng = Random(1)
     qrels = tmp_path / "qrels.tsv"
     qrels.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{query}\td{query}\t1\n" for query in range(20)))
     runs = {f"{name}.{seed}": tmp_path / f"{name}.{seed}.run" for name in ("old", "new") for seed in (1, 2)}
     for run in runs.values():
-        ranks = [(f"q{query}", rng.sample(range(20), 5)) for query in range(20)]
-        run.write_text(
-            "".join(
-                f"{query} Q0 d{doc} {rank} {9 - rank} x\n" for query, docs in ranks for rank, doc in enumerate(docs)
-            )
-        )
+        hits = [(query, *hit) for query in range(20) for hit in enumerate(rng.sample(range(20), 5))]
+        run.write_text("".join(f"q{query} Q0 d{doc} {rank} {9 - rank} x\n" for query, rank, doc in hits))
     options = ("--qrels", qrels, "--measures", "RR@10 Success@3", "--format", "jsonl")
     for seed in (1, 2):
         named = [f"{name}={runs[f'{name}.{seed}']}" for name in ("old", "new")]
         run_command(capfd, "eval", *named, *options, "--per-query", "-o", tmp_path / f"{seed}.jsonl.zst")
-    compared = run_command(
-        capfd, "compare", *(f"{name.partition('.')[0]}={run}" for name, run in runs.items()), *options
-    )
+    named = [f"{name.partition('.')[0]}={run}" for name, run in runs.items()]
+    compared = run_rows(capfd, "compare", *named, *options)
     records = summarize(tmp_path, monkeypatch, "old", tmp_path / "1.jsonl.zst", tmp_path / "2.jsonl.zst")
     assert "new minus old" in capfd.readouterr().out
     manifest = json.loads((tmp_path / "result.jsonl.meta.json").read_text())
-    assert [(Path(entry["path"]).name, entry["digest"] is None) for entry in manifest["inputs"]] == [
-        ("1.jsonl.zst", False),
-        ("2.jsonl.zst", False),
+    assert [Path(entry["path"]).name for entry in manifest["inputs"] if entry["digest"]] == [
+        "1.jsonl.zst",
+        "2.jsonl.zst",
     ]
-    assert records[1:] == [record for record in map(json.loads, compared.splitlines()[1:]) if record["kind"] != "move"]
+    assert records[1:] == [record for record in compared[1:] if record["kind"] != "move"]
 
 
 def run_recipe(recipe: str, scale: str, folder: Path, *options: str) -> list[list[str]]:
@@ -181,7 +156,7 @@ POLICIES = {"simlm": "msmarco", "query-as-context": "tevatron"}
 
 @pytest.mark.parametrize("scale", ["mini", "full"])
 @pytest.mark.parametrize("recipe", sorted(path.stem for path in PAPERS.glob("*.sh") if path.stem != "common"))
-def test_recipes_run_each_expected_row_with_existing_presets(recipe: str, scale: str, tmp_path: Path) -> None:
+def test_recipes_run_each_expected_row_with_existing_presets(recipe, scale, tmp_path):
     if (recipe, scale) in {("ear", "mini"), ("checkpoints", "mini")}:
         pytest.skip("no such scale, or ear.sh, which requires real data")
     calls = run_recipe(recipe, scale, tmp_path)
@@ -190,26 +165,20 @@ def test_recipes_run_each_expected_row_with_existing_presets(recipe: str, scale:
     presets = {words[words.index("--preset") + 1] for words in calls if "--preset" in words}
     assert {preset for preset in presets if not (PRESETS / f"{preset}.toml").exists()} == set()
     sections = tomllib.loads((PAPERS / "expected.toml").read_text())
-    rows = {
-        row: values
-        for name in sections
-        if sections[name].get("recipe", name) == recipe
-        for row, values in sections[name]["rows"].items()
-    }
     named = " ".join(word for words in calls for word in words)
-    assert [
-        row
-        for row, values in rows.items()
-        if scale in values and not re.search(rf"(?:^|[ /.]|diffcse-){re.escape(row)}(=|\.\d)", named)
-    ] == []
+    rows: dict[str, Any] = {}
+    for name in (name for name in sections if sections[name].get("recipe", name) == recipe):
+        rows |= sections[name]["rows"]
+    for row in (row for row, values in rows.items() if scale in values):
+        assert re.search(rf"(?:^|[ /.]|diffcse-){re.escape(row)}(=|\.\d)", named), row
 
 
 @pytest.mark.parametrize(("row", "policy"), [("master", "msmarco"), ("qac-cotmae", "tevatron")])
-def test_negatives_follow_the_recipe_of_each_paper(row: str, policy: str, tmp_path: Path) -> None:
+def test_negatives_follow_the_recipe_of_each_paper(row, policy, tmp_path):
     assert find_policies(run_recipe("second", "full", tmp_path, "--rows", row)) == {(policy, "irds:")}
 
 
-def test_a_row_that_starts_from_another_is_trained_from_it(tmp_path: Path) -> None:
+def test_a_row_that_starts_from_another_is_trained_from_it(tmp_path):
     encoders = tmp_path / "out" / "encoders"
     calls = run_recipe("rom", "full", tmp_path, "--rows", "corom")
     outputs = {words[words.index("-o") + 1]: words for words in calls if words[0] == "pretrain"}

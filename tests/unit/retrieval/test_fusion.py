@@ -59,6 +59,9 @@ def test_minmax_and_zscore_bring_lists_to_one_scale():
     # zscore of 2, 0: mean 1, deviation 1; the missing b of the second list counts as its lowest, a's 0
     actual = dict(run_fusion([[("a", 2.0), ("b", 0.0)], [("a", 5.0)]], method="zscore"))
     assert actual == pytest.approx({"a": 1.0, "b": -1.0})
+
+
+def test_an_ensemble_is_the_sum_of_z_normalized_scores():
     # 6 2 1: mean 3, deviation 2.160247; 20 10 0: mean 10, deviation 8.164966
     one, two = [("c", 6.0), ("b", 2.0), ("a", 1.0)], [("b", 20.0), ("a", 10.0), ("c", 0.0)]
     sums = {"a": -0.925820, "b": 0.761835, "c": 0.163985}
