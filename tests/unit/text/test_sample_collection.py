@@ -74,6 +74,7 @@ add_newdoc("numpy._core.umath", "freeze", """freeze(x, /)
 Make ice of water.
 
 Below zero.""")
+add_docstr(water.fog, text)
 add_docstr(f"no name {of} its own", """A summary of it.
 
 And more.""")
@@ -107,6 +108,7 @@ def test_docstrings_of_public_objects(tmp_path):
         ("solve(a, b) -> x\nSolve it.\n\nMore.", "Solve it", "More."),
         ("Use e.g. Rivers of it.\n\nMore.", "Use e.g. Rivers of it", "More."),
         ("Split version 3.11 strings.", "Split version 3.11 strings", ""),
+        ("solve(a, b) is fast.\n\nMore.", "solve(a, b) is fast", "More."),
         ("solve(a, b)", "", ""),
     ],
 )

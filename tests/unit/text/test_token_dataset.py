@@ -292,6 +292,7 @@ def test_malformed_fields_can_be_skipped(open_corpus, field, more, problem):
         ([passage("p1"), passage("p2")], "sentences", "no passage has two sentences; split the documents with"),
         ([passage("p1", queries=[])], "queries", "'queries' is empty in every passage; add them with `drtk doc2query`"),
         ([passage("p1", continuations=[""])], "continuations", "'continuations' is empty in every .*; add them with"),
+        ([], None, "has no passage of 3 word pieces or more"),
         ([passage("p1", "a b")], None, "has no passage of 3 word pieces or more"),
     ],
 )
