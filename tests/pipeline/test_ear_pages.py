@@ -59,15 +59,8 @@ def folder(tmp_path: Path) -> Path:
 def run(folder: Path, script: str, **settings: str) -> str:
     path = os.pathsep.join((str(folder.parent / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
     env = make_environment() | {"PATH": path, "CUDA_VISIBLE_DEVICES": "", "MORE": ""} | settings
-    done = subprocess.run(
-        ["sh", "-euc", script],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    call = ["sh", "-euc", script]
+    done = subprocess.run(call, cwd=folder, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"{script}\n{done.stderr[-3000:]}"
     return done.stdout
 
@@ -126,11 +119,7 @@ def test_the_recipe_runs_at_full_scale(folder):
         measured = {record["system"] for record in records if record["kind"] == "system"}
         assert {row for row in rows if ".of-" not in row} <= measured, name
         assert any(record.get("measure") == sections[name]["measure"]["full"] for record in records), name
-    for kind in (
-        "sentence",
-        "answer",
-        "title",
-    ):  # the queries of a kind are chosen by the scorer's checkpoint for that kind
+    for kind in ("sentence", "answer", "title"):  # its queries are chosen by the scorer's checkpoint for that kind
         meta = json.loads((out / "ear" / "nq" / f"gar.rd.{kind}.queries" / "meta.json").read_text())
         assert meta["settings"]["model"] == [f"out/ear/nq/rd/{kind}"]
         assert len((out / "ear" / "nq" / f"gar.greedy.{kind}.queries" / f"{kind}.jsonl").read_text().splitlines()) == 6
@@ -150,12 +139,11 @@ def test_the_grid_of_table_b_1_trains_eight_models_and_sorts_them_by_mean_rank(f
     save_tiny_encoder(folder / "microsoft" / "deberta-v3-base")
     (grid,) = [block for block in read_shell_blocks("methods/ear.md") if "grid/" in block]
     output = run(folder, grid, MORE="--max-steps 1 --max-length 24 --set warmup=1 -q")
-    settings = [json.loads(path.read_text())["settings"] for path in (folder / "grid").glob("*/meta.json")]
-    combinations = {(setting["max_rank"], setting["batch_size"], setting["max_lr"]) for setting in settings}
+    manifests = [json.loads(path.read_text()) for path in (folder / "grid").glob("*/meta.json")]
+    combinations = {
+        tuple(meta["settings"][name] for name in ("max_rank", "batch_size", "max_lr")) for meta in manifests
+    }
     assert combinations == {(rank, batch, lr) for rank in (101, 250) for batch in (4, 8) for lr in (2e-3, 5e-3)}
     best = [float(line.rpartition(":")[2].strip(" ,}")) for line in output.splitlines()]
     assert len(best) == 3
-    mean_ranks = sorted(
-        json.loads(path.read_text())["best"]["mean rank"] for path in (folder / "grid").glob("*/meta.json")
-    )
-    assert best == mean_ranks[:3]
+    assert best == sorted(meta["best"]["mean rank"] for meta in manifests)[:3]
