@@ -30,9 +30,6 @@ def test_segments_have_weights_and_restore_the_text():
     assert actual.top == [("perveance", 0.8), ("beam", 0.4), ("the", 0.1)]
     assert actual.title == [("On beams", 0.0)]
     assert actual.largest == 0.8
-
-
-def test_titles_with_weights_have_words_too():
     actual = next(iter_weighted_passages([passage(title_weights=[0.0, 0.9])], top=1))
     assert actual.title == [("On", 0.0), (" ", 0.0), ("beams", 0.9)]
     assert actual.top == [("beams", 0.9)]
@@ -84,11 +81,6 @@ def test_the_command_shows_passages_and_writes_a_page(folder, capfd):
     assert (folder / "w.html").read_text().count("<h2>") == 2
     with pytest.raises(RecordError, match="w:1: 'text' is missing; join a file written with `bare` to its corpus with"):
         run_command(capfd, "show", "--term-weights", "w")
-    for wrong in (
-        ["--html", "c"],
-        ["--with", "w"],
-        ["--top-words", "3"],
-        ["--tokenizer", "x"],
-    ):
+    for wrong in ("--html c", "--with w", "--top-words 3", "--tokenizer x"):
         with pytest.raises(UsageError):
-            run_command(capfd, "show", "c", *wrong)
+            run_command(capfd, "show", "c", *wrong.split())

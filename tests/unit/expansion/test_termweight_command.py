@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,16 @@ from tests.expansion_collection import read_rows, write_rows
 from tests.run_commands import Capture, open_pipe, run_command, run_rows, write_text
 from tests.tiny_models import find_minilm, make_passages, save_tiny_encoder
 
-pytestmark = pytest.mark.usefixtures("folder")
-
+load_tokenizer = cache(WordPieceTokenizer)
 CATS = ["the cat sat", "the dog sat", "the perveance beam"]
 HEARTS = ["the heart disease of heart", "the stock market of", "the heart of stock"]
 ATTENTION = [[0.02, 0.06, 0.04, 0.02, 0.02], [0.03, 0.05, 0.04, 0.01], [0.04, 0.03, 0.02, 0.01]]
+
+
+@pytest.fixture(autouse=True)
+def _cached_tokenizers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load each tokenizer once: MiniLM's takes most of the time of a command."""
+    monkeypatch.setattr(compute, "WordPieceTokenizer", load_tokenizer)
 
 
 def write_corpus(texts: Sequence[str], path: str = "c") -> Path:
@@ -45,7 +51,7 @@ class PlantedAttention:
     room = 510
 
     def __init__(self, *_: object, **__: object) -> None:
-        ids = [tuple(pieces.ids) for pieces in WordPieceTokenizer(find_minilm())(HEARTS)]
+        ids = [tuple(pieces.ids) for pieces in load_tokenizer(find_minilm())(HEARTS)]
         self._attention = dict(zip(ids, ATTENTION, strict=True))
 
     def __call__(self, texts: Sequence[Sequence[int]], masked: object = None) -> list[np.ndarray]:
@@ -82,18 +88,11 @@ def test_bprop_weighs_the_worked_example(capfd, monkeypatch):
     assert weigh(capfd, call)[0]["weights"] == [0.25] * 5  # fewer than ten words: the, heart, disease, of
 
 
-@pytest.mark.parametrize(
-    ("method", "cat_sat", "beam"),
-    [
-        ("tfidf", [0, 0.730423, 0.269577], [0, 1 / 2, 1 / 2, 1 / 2, 1 / 2]),
-        ("inv-freq", [0.181818, 0.545455, 0.272727], [1 / 3 / (1 / 3 + 2), *[1 / (1 / 3 + 2)] * 4]),
-    ],
-)
-def test_weights_are_normalized_over_words_and_not_over_pieces(capfd, method, cat_sat, beam):
+def test_weights_are_normalized_over_words_and_not_over_pieces(capfd):
     write_corpus(CATS)
-    rows = weigh(capfd, f"c --method {method} --tokenizer {find_minilm()} --set weight_norm=sum")
-    assert rows[0]["weights"] == pytest.approx(cat_sat, abs=2e-6)
-    assert rows[2]["weights"] == pytest.approx(beam, abs=2e-6)  # the, per ##ve ##ance, beam
+    rows = weigh(capfd, f"c --method tfidf --tokenizer {find_minilm()} --set weight_norm=sum")
+    assert rows[0]["weights"] == pytest.approx([0, 0.730423, 0.269577], abs=2e-6)
+    assert rows[2]["weights"] == pytest.approx([0, 1 / 2, 1 / 2, 1 / 2, 1 / 2])  # the, per ##ve ##ance, beam
 
 
 def options(method: str, model: Path) -> str:
@@ -108,7 +107,7 @@ def test_there_is_a_weight_for_each_word_piece_of_text_and_title(encoder, capfd,
     rows = weigh(capfd, f"c {options(method, encoder)}")
     assert len(rows) == 22
     for row in rows:
-        text, title = WordPieceTokenizer(str(encoder))([row["text"], row.get("title", "")])
+        text, title = load_tokenizer(str(encoder))([row["text"], row.get("title", "")])
         assert len(row["weights"]) == len(text.ids)
         assert len(row.get("title_weights", [])) == len(title.ids)
         assert all(weight >= 0 for weight in row["weights"])
@@ -124,19 +123,23 @@ def test_the_weight_of_a_word_is_copied_to_its_pieces_or_given_to_the_first(enco
     write_corpus([text, "other words"])
     call = f"c {options('bprop', encoder)} --set words=plain --set spread"
     copied, first = (weigh(capfd, f"{call}={how}")[0]["weights"] for how in ("copy", "first"))
-    pieces = WordPieceTokenizer(str(encoder))([text])[0]
+    pieces = load_tokenizer(str(encoder))([text])[0]
     assert len(set(pieces.words)) < len(pieces.words)
     word_weights: dict[int, float] = {}
     for word, copied_weight, first_weight in zip(pieces.words, copied, first, strict=True):
         assert first_weight == (0 if word in word_weights else copied_weight)
         assert word_weights.setdefault(word, copied_weight) == copied_weight
     assert word_weights[1] == word_weights[2]  # the two of castleous
+    call = f"c {options('bprop', encoder)} --set emit=attention --set words=plain --set sub2word"
+    summed, first = (weigh(capfd, f"{call}={how}")[0]["weights"] for how in ("sum", "first"))
+    assert summed != first
+    assert len(summed) == len(first)
+    assert 0 not in first
 
 
-@pytest.mark.parametrize("method", ["bprop", "bm25"])
-def test_statistics_in_parts_give_what_the_whole_gives(encoder, capfd, method):
+def test_statistics_in_parts_give_what_the_whole_gives(encoder, capfd):
     rows = read_rows(write_corpus([passage.text for passage in make_passages(40)]))
-    call = options(method, encoder)
+    call = options("bprop", encoder)
     expected = weigh(capfd, f"c {call}")
     for name, part in (("1", rows[:13]), ("2", rows[13:])):
         write_rows(Path(name), part)
@@ -203,26 +206,13 @@ def test_plain_attention_needs_no_collection(encoder, capfd):
             weigh(capfd, f"{call} {more}")
 
 
-def test_with_sub2word_first_a_word_has_the_attention_of_its_first_piece(encoder, capfd):
-    write_corpus(["riverward castleous planets and gardeners winterish violinal market"])
-    call = f"c {options('bprop', encoder)} --set emit=attention --set words=plain --set sub2word"
-    summed, first = (weigh(capfd, f"{call}={how}")[0]["weights"] for how in ("sum", "first"))
-    assert summed != first
-    assert len(summed) == len(first)
-    assert 0 not in first
-
-
 def test_words_beyond_the_maximum_input_length_have_weight_0(encoder, capfd):
     write_corpus(["rivers castles planets gardens markets winters violins engines coppers sailors", "other words"])
     call = f"c {options('bprop', encoder)} --set max_length=5"
     weigh(capfd, f"{call} --collect -o s")
     scores = "--collection s --set"
-    for more in (
-        "--set emit=attention",
-        f"{scores} min_words=0",
-        f"{scores} min_words=0 --set emit=softmax",
-        f"{scores} min_words=99",
-    ):
+    minima = (f"{scores} min_words=0", f"{scores} min_words=0 --set emit=softmax", f"{scores} min_words=99")
+    for more in ("--set emit=attention", *minima):
         weights = weigh(capfd, f"{call} {more}")[0]["weights"]
         assert weights[0] > 0
         assert weights[-1] == 0
@@ -259,11 +249,7 @@ def test_a_report_is_not_mixed_with_passages_on_a_terminal(encoder, capfd, monke
         ("idf {model} --set saturation=sqrt", "--set saturation requires --method bprop"),
         ("idf {model} --set k1=1.2", "--set k1 requires --method bm25"),
         ("idf {model} --set max_length=9", "--set max_length requires --method bprop or deepct or deepimpact"),
-        ("deepct {model} --set stemmer=porter", "--set stemmer requires --method bprop or tfidf"),
-        (
-            "bprop {model} --set emit=attention --set contrast=difference",
-            "--set contrast has no effect with `emit=attention`",
-        ),
+        ("bprop {model} --set emit=attention --set contrast=difference", "contrast has no effect with `emit=att"),
         ("bprop {model} --set softmax_temperature=2", "--set softmax_temperature requires `emit=softmax`"),
         ("idf {model} --collect --stopword-share", "`stopword_share` cannot be combined with --collect"),
         ("idf {model} --collect --set weight_norm=sum", "`weight_norm` cannot be combined with --collect"),
@@ -285,19 +271,14 @@ def test_options_of_counting_are_valid_for_collecting_merging_and_weighing(encod
     assert len(weigh(capfd, f"c {call} --collection m --set emit=softmax")) == 3
     with pytest.raises(UsageError, match="`merge` requires the files to merge as `collection`"):
         weigh(capfd, f"{options('idf', encoder)} --merge")
-
-
-def test_a_tokenizer_other_than_the_models_is_rejected(encoder, capfd):
-    write_corpus(CATS)
     with pytest.raises(MismatchError, match=r"its word pieces differ from those of the model .*; omit `tokenizer`"):
         weigh(capfd, f"c --method bprop --model {encoder} --tokenizer {find_minilm()}")
 
 
-@pytest.mark.parametrize("more", ["bm25 --tokenizer {} --set words=treebank", "bprop --set sub2word=first --model {}"])
-def test_worker_processes_do_not_change_the_weights(encoder, capfd, monkeypatch, more):
+def test_worker_processes_do_not_change_the_weights(encoder, capfd, monkeypatch):
     monkeypatch.setattr(compute, "_MODEL_BATCH", 30)
     corpus = write_corpus([passage.text for passage in make_passages(70)])
-    command = f"{corpus} --method {more.format(encoder)} --set num_workers"
+    command = f"{corpus} --method bprop --set sub2word=first --model {encoder} --set num_workers"
     one, two = (weigh(capfd, f"{command}={count}") for count in (1, 2))
     assert len(one) == 70
     assert one == two

@@ -12,13 +12,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from drtk.errors import MismatchError
-from drtk.expansion.term_weights.bprop import (
-    FirstTokenAttention,
-    compute_contrasts,
-    gather_occurrences,
-    saturate,
-    softmax,
-)
+from drtk.expansion.term_weights import bprop
+from drtk.expansion.term_weights.bprop import FirstTokenAttention, compute_contrasts, saturate
 from drtk.models import packing
 from tests.packed_attention import allow_packing_on_a_cpu
 from tests.tiny_models import save_tiny_encoder, save_tiny_generator
@@ -42,11 +37,6 @@ def encoder(folder: Path, kind: str) -> Path:
         config = getattr(transformers, f"{kind}Config")(**size)
         getattr(transformers, f"{kind}Model")(config).save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return encoder(tmp_path_factory.mktemp("model") / "bert", "Bert")
 
 
 def attend(folder: Path, *, batch_tokens: int = 2048, max_length: int | None = None) -> FirstTokenAttention:
@@ -80,32 +70,28 @@ def check_close(values: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert", "Albert"])
-def test_attention_is_the_mean_of_the_last_layers_first_row(tmp_path, kind):
+def test_attention_is_the_mean_of_the_last_layers_first_row(tmp_path, kind, monkeypatch):
     folder = encoder(tmp_path / "m", kind)
-    expected = expected_attention(folder)
+    expected, expected_masked = expected_attention(folder), expected_attention(folder, masked=2)
+    texts = pieces(folder)
+
+    def check(attention: FirstTokenAttention) -> None:
+        check_close(attention(texts), expected)
+        values = attention(texts, [[1], [], []])  # [CLS] precedes the piece
+        assert values[0][1] == 0
+        check_close(values, expected_masked)
+
     for batch_tokens in (1, 2048):
-        check_close(attend(folder, batch_tokens=batch_tokens)(pieces(folder)), expected)
+        check(attend(folder, batch_tokens=batch_tokens))
+    if kind in ("Bert", "DistilBert"):
+        allow_packing_on_a_cpu(monkeypatch)
+        attention = attend(folder)
+        assert packing.is_packed(attention._model)
+        check(attention)
 
 
-@pytest.mark.parametrize("kind", ["Bert", "DistilBert"])
-def test_attention_without_padding_is_equal(tmp_path, kind, monkeypatch):
-    folder = encoder(tmp_path / "m", kind)
-    allow_packing_on_a_cpu(monkeypatch)
-    attention = attend(folder)
-    assert packing.is_packed(attention._model)
-    check_close(attention(pieces(folder)), expected_attention(folder))
-    values = attention(pieces(folder), [[1], [], []])
-    assert values[0][1] == 0
-    check_close(values, expected_attention(folder, masked=2))
-
-
-def test_masked_pieces_are_excluded_from_attention(bert):
-    values = attend(bert)(pieces(bert), [[1], [], []])
-    assert values[0][1] == 0
-    check_close(values, expected_attention(bert, masked=2))  # [CLS] precedes the piece
-
-
-def test_pieces_beyond_the_longest_input_have_no_attention(bert):
+def test_pieces_beyond_the_longest_input_have_no_attention(tmp_path):
+    bert = encoder(tmp_path / "m", "Bert")
     attention = attend(bert, max_length=6)
     assert attention.room == 4
     long = pieces(bert)[1]
@@ -126,19 +112,18 @@ def test_models_without_the_needed_attention_are_rejected(tmp_path):
 
 def test_other_aggregations_and_saturations():
     occurrences = [("the", 0.02), ("heart", 0.06), ("heart", 0.02)]
-    assert gather_occurrences(occurrences, by="max")["heart"] == pytest.approx(0.06)
+    assert bprop.gather_occurrences(occurrences, by="max")["heart"] == pytest.approx(0.06)
     assert saturate(0.04, "sqrt") == pytest.approx(sqrt(0.04))
     assert saturate(0.03, "sigmoid") == pytest.approx(1 / (1 + exp(-2)))  # -200 (.03 - .02) = -2
 
 
 def test_contrast_with_rare_unseen_and_nonalphabetic_words():
     document, collection = {"the": 0.2, "heart": 0.8}, {"the": 0.5, "heart": 0.5}
-    assert compute_contrasts(document, collection, "difference", unseen=0.5) == pytest.approx(
-        {"the": 0.0, "heart": 0.3}
-    )
+    differences = compute_contrasts(document, collection, "difference", unseen=0.5)
+    assert differences == pytest.approx({"the": 0.0, "heart": 0.3})
     # an unseen word is as rare as the rarest word: -log2 .25 = 2
     assert compute_contrasts({"new": 0.5}, {"old": 0.25}, "cross-entropy", unseen=0.25) == {"new": 0.5 * 2}
     scores = compute_contrasts({"b2": 0.5, "heart": 0.5}, {"b2": 0.5, "heart": 0.5}, "cross-entropy", unseen=0.5)
     assert scores == {"b2": 0.0, "heart": 0.5}
-    assert softmax(scores | {"lung": 0.5}, temperature=1.0) == {"b2": 0.0, "heart": 0.5, "lung": 0.5}
+    assert bprop.softmax(scores | {"lung": 0.5}, temperature=1.0) == {"b2": 0.0, "heart": 0.5, "lung": 0.5}
     assert compute_contrasts({"w": 1.0}, {"w": 1e-40}, "cross-entropy", unseen=1e-40) == {"w": 100.0}  # the maximum

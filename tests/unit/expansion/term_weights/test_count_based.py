@@ -32,15 +32,13 @@ def weights(kind: type, collection: CollectionStatistics, text: str, **changes: 
 CATS = statistics("the cat sat", "the dog sat", "the perveance beam")
 
 
-def test_tf_idf_of_masters_paper():
+def test_tf_idf_of_masters_paper_and_inverse_frequency_of_its_code():
     # the: 1/3 log(3/3) = 0; cat 1/3 log 3; sat 1/3 log(3/2)
-    actual = weights(TfIdf, CATS, "the cat sat")
-    assert actual == pytest.approx([0, log(3) / 3, log(1.5) / 3])
-
-
-def test_inverse_frequency_of_masters_code():
-    actual = weights(InverseFrequency, CATS, "the cat sat")
-    assert actual == pytest.approx([1 / 3, 1, 1 / 2])
+    assert weights(TfIdf, CATS, "the cat sat") == pytest.approx([0, log(3) / 3, log(1.5) / 3])
+    assert weights(InverseFrequency, CATS, "the cat sat") == pytest.approx([1 / 3, 1, 1 / 2])
+    # A word that the collection lacks counts once.
+    assert weights(InverseFrequency, CATS, "axolotl") == [1]
+    assert weights(TfIdf, CATS, "axolotl cat") == pytest.approx([log(3) / 2, log(3) / 2])
 
 
 def test_idf_of_lucene():
@@ -74,8 +72,3 @@ def test_punctuation_has_weight_0_except_for_inverse_frequency():
         assert weights(kind, collection, "b ,")[1] == 0
         assert weights(kind, collection, "b ,")[0] > 0
     assert weights(InverseFrequency, collection, "b ,") == pytest.approx([1, 1 / 3])
-
-
-def test_a_word_missing_in_the_collection_counts_once():
-    assert weights(InverseFrequency, CATS, "axolotl") == [1]
-    assert weights(TfIdf, CATS, "axolotl cat") == pytest.approx([log(3) / 2, log(3) / 2])

@@ -55,10 +55,9 @@ def test_recall_is_the_share_of_queries_with_the_words_stem():
     # flying -> fli, flies -> fli: in 2 of 3 queries; bird in 1; the and of are function words on both sides
     queries = ["Which bird flies?", "the flying of what", "of the"]
     words = ["the", "flies", "of", "birds", "sea", "flies"]
-    assert compute_term_recall(words, queries, stem=make_stemmer("porter")) == pytest.approx(
-        [0, 2 / 3, 0, 1 / 3, 0, 2 / 3]
-    )
-    assert compute_term_recall(["wing", "sea"], ["a wing, a wing"], stem=make_stemmer("porter")) == [1.0, 0.0]
+    stem = make_stemmer("porter")
+    assert compute_term_recall(words, queries, stem=stem) == pytest.approx([0, 2 / 3, 0, 1 / 3, 0, 2 / 3])
+    assert compute_term_recall(["wing", "sea"], ["a wing, a wing"], stem=stem) == [1.0, 0.0]
 
 
 def test_targets_are_at_first_pieces_within_the_maximum_length(weigher, model):
@@ -116,12 +115,8 @@ def test_the_largest_impact_is_that_of_all_passages(model):
     passages = [Passage(f"p{number}", text) for number, text in enumerate(["rivers engines", "violins", "castles"])]
 
     def largest(ids: tuple[str, ...]) -> float:
-        examples = PackedExamples([Example("q", ids, ())])
-        tokenizer = WordPieceTokenizer(str(model))
-        settings = WeightingSettings()
-        return find_largest_impact(
-            weigher, tokenizer, examples, Corpus(*passages), settings=settings, length=60, device="cpu"
-        )
+        inputs = WordPieceTokenizer(str(model)), PackedExamples([Example("q", ids, ())]), Corpus(*passages)
+        return find_largest_impact(weigher, *inputs, settings=WeightingSettings(), length=60, device="cpu")
 
     single = [largest((passage.id,)) for passage in passages]
     for ids in permutations(["p0", "p1", "p2"]):
@@ -140,16 +135,13 @@ def test_weights_without_padding_are_equal(model, monkeypatch):
 
 
 def test_objectives_have_hand_computed_losses():
-    import torch
-
     class Given(torch.nn.Module):
         def forward(self, weights: torch.Tensor) -> torch.Tensor:
             return weights
 
     weights = torch.tensor([[1.0, 2.0, 5.0], [2.0, 0.0, 9.0]])
     asked = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])  # scores 3 and 2: log(1 + e^-1) = .313262
-    assert compute_deepimpact_loss(Given(), {"weights": weights, "in_question": asked})[
-        "pairs"
-    ].item() == pytest.approx(0.313262, abs=2e-6)
+    actual = compute_deepimpact_loss(Given(), {"weights": weights, "in_question": asked})
+    assert actual["pairs"].item() == pytest.approx(0.313262, abs=2e-6)
     actual = compute_deepct_loss(Given(), {"weights": weights, "recall": torch.ones(2, 3), "first": asked})
     assert actual["recall"].item() == pytest.approx((0 + 1 + 1) / 3)
