@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from drtk.query_expansion.train_generator import (
     build_title_target,
     capitalize_words,
@@ -20,18 +18,9 @@ SPEKE = Passage("p4", "He saw Lake Victoria first.", "John Hanning Speke")
 AGAIN = Passage("p5", "Ships sail on Lake Victoria.", "Lake Victoria")
 
 
-@pytest.mark.parametrize(
-    ("answer", "wanted"),
-    [
-        ("DAVID BECKHAM", "David Beckham"),
-        ("O'BRIEN", "O'brien"),
-        ("HENRY VIII", "Henry Viii"),
-        ("the BBC", "the BBC"),  # not in capitals alone
-        ("1984", "1984"),
-    ],
-)
-def test_an_answer_in_capitals_alone_gets_initial_capitals(answer, wanted):
-    assert capitalize_words(answer) == wanted
+def test_an_answer_in_capitals_alone_gets_initial_capitals():
+    answers = ("DAVID BECKHAM", "O'BRIEN", "HENRY VIII", "the BBC", "1984")
+    assert [*map(capitalize_words, answers)] == ["David Beckham", "O'brien", "Henry Viii", "the BBC", "1984"]
 
 
 def test_the_first_answer_that_is_not_blank_is_the_target():
@@ -52,10 +41,8 @@ def test_the_sentence_with_the_answer_is_that_of_the_first_passage_that_has_one(
 def test_an_answer_across_sentences_gives_the_shortest_sequence():
     text = "It began early. He said yes. No one heard. It ended."
     assert select_sentence_target([Passage("p", text)], TokenMatcher(["yes. No"])) == "He said yes. No one heard."
-    assert (
-        select_sentence_target([Passage("p", text)], TokenMatcher(["early. He said yes. No one heard. It ended"]))
-        == text
-    )
+    whole = TokenMatcher(["early. He said yes. No one heard. It ended"])
+    assert select_sentence_target([Passage("p", text)], whole) == text
 
 
 def test_titles_are_those_of_all_answer_bearing_passages_each_once_in_rank_order():
@@ -71,6 +58,4 @@ def test_an_answer_in_a_title_counts_with_match_title():
     named = Passage("p6", "It is deep.", "Lake Tanganyika")
     assert build_title_target([named], contains, mode="first", separator=", ") is None
     assert build_title_target([named], contains, mode="first", separator=", ", match_title=True) == "Lake Tanganyika"
-    assert (
-        build_title_target([Passage("p7", "Tanganyika")], contains, mode="first", separator=", ") is None
-    )  # has no title
+    assert build_title_target([Passage("p7", "Tanganyika")], contains, mode="first", separator=", ") is None  # no title

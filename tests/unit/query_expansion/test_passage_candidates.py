@@ -38,9 +38,8 @@ def test_terms_of_the_top_passages_precede_those_of_each_passage():
     # of the first two alone: speke in both; of the rest egypt, desert, john, reached … once each, in their order
     assert next(iter_term_strings(QUESTION, FOUND.passages, feedback=2, size=3)) == "speke egypt desert"
     unequal = [Passage("p1", "lake lake lake desert"), Passage("p2", "desert")]
-    assert (
-        next(iter_term_strings(QUESTION, unequal, feedback=2, size=2)) == "desert lake"
-    )  # passages count before frequency
+    # passages count before frequency
+    assert next(iter_term_strings(QUESTION, unequal, feedback=2, size=2)) == "desert lake"
 
 
 def test_candidates_are_distinct_and_limited_in_number():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from transformers import AutoTokenizer
@@ -13,34 +15,24 @@ CANDIDATE = CandidateTexts("which rivers?", " engines  gardens ", "violins", "pl
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return AutoTokenizer.from_pretrained(save_tiny_cross_encoder(tmp_path_factory.mktemp("model")))
 
 
-@pytest.mark.parametrize(
-    ("variant", "style", "wanted"),
-    [
+def test_parts_are_separated_by_special_tokens(tokenizer):
+    passage = "violins [SEP] planets castles winters [SEP]"
+    for variant, style, wanted in (
         ("ri", "official", "[CLS] which rivers? [SEP] engines gardens [SEP]"),
-        (
-            "rd",
-            "official",
-            "[CLS] which rivers? [SEP] engines gardens [SEP] violins [SEP] planets castles winters [SEP]",
-        ),
+        ("rd", "official", f"[CLS] which rivers? [SEP] engines gardens [SEP] {passage}"),
         ("ri", "thesis", "[CLS] which rivers? engines gardens [SEP]"),
-        ("rd", "thesis", "[CLS] which rivers? engines gardens [SEP] violins planets castles winters [SEP]"),
-    ],
-)
-def test_parts_are_separated_by_special_tokens(tokenizer, variant, style, wanted):
-    tokens = CandidateTokenizer(tokenizer, InputFormat(variant, style, 64))([CANDIDATE])
-    assert tokens.types is not None
-    types = tokens.types.tolist()
-    text = tokenizer.decode(tokens.ids.tolist())  # type: ignore[attr-defined]
-    assert text.replace(" [UNK]", "?") == wanted  # the tiny vocabulary has no question mark
-    first = len(types) - sum(types)
-    head = wanted.split(" [SEP]")[0] + " [SEP]"
-    ids = tokenizer(head, add_special_tokens=False)["input_ids"]  # type: ignore[operator]
-    assert types == [0] * first + [1] * (len(types) - first)
-    assert first == len(ids)
+        ("rd", "thesis", f"[CLS] which rivers? engines gardens [SEP] {passage.replace('[SEP] ', '', 1)}"),
+    ):
+        tokens = CandidateTokenizer(tokenizer, InputFormat(variant, style, 64))([CANDIDATE])
+        assert tokens.types is not None
+        text = tokenizer.decode(tokens.ids.tolist())
+        assert text.replace(" [UNK]", "?") == wanted  # the tiny vocabulary has no question mark
+        first = len(tokenizer(wanted.split(" [SEP]")[0] + " [SEP]", add_special_tokens=False)["input_ids"])
+        assert tokens.types.tolist() == [0] * first + [1] * (len(tokens.ids) - first)
 
 
 def test_equal_texts_of_many_candidates_are_the_same_tokens(tokenizer):
@@ -60,19 +52,18 @@ def test_two_parts_are_the_pair_that_the_tokenizer_makes(family, tmp_path, token
         from transformers import RobertaTokenizerFast
 
         trained = ByteLevelBPETokenizer()
-        trained.train_from_iterator(
-            ["which rivers engines gardens"] * 5, 300, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-        )
+        special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        trained.train_from_iterator(["which rivers engines gardens"] * 5, 300, special_tokens=special)
         trained.save_model(str(tmp_path))
         tokenizer = RobertaTokenizerFast.from_pretrained(tmp_path)
     candidate = CandidateTexts("which rivers?", "gardens")
     official = CandidateTokenizer(tokenizer, InputFormat("ri", "official", 32))([candidate])
-    pair = tokenizer("which rivers?", "gardens")  # type: ignore[operator]
+    pair = tokenizer("which rivers?", "gardens")
     assert official.ids.tolist() == pair["input_ids"]
     if official.types is not None:
         assert official.types.tolist() == pair["token_type_ids"]
     thesis = CandidateTokenizer(tokenizer, InputFormat("ri", "thesis", 32))([candidate])
-    assert thesis.ids.tolist() == tokenizer("which rivers ? gardens")["input_ids"]  # type: ignore[operator]
+    assert thesis.ids.tolist() == tokenizer("which rivers ? gardens")["input_ids"]
 
 
 def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(tokenizer, tmp_path):
@@ -89,9 +80,8 @@ def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(toke
         stated = InputFormat("rd", style, 64).to_dict()
         manifest = {"command": "drtk rerank-queries train", "settings": {}, "inputs": [], INPUT_ENTRY: stated}
         write_json(folder / "meta.json", manifest)
-        mine = RankEstimator(str(folder), device="cpu")(
-            [CandidateTexts("which rivers?", "engines gardens", "violins", "planets")]
-        )
+        candidate = CandidateTexts("which rivers?", "engines gardens", "violins", "planets")
+        mine = RankEstimator(str(folder), device="cpu")([candidate])
         first = "which rivers?" if style == "official" else "which rivers ? engines gardens"
         theirs = library.CrossEncoder(str(folder), device="cpu").predict([(first, second)])
         np.testing.assert_allclose(mine, theirs, atol=1e-5)

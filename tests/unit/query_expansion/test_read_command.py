@@ -23,7 +23,7 @@ from drtk.runtime.inputs import InputTracker
 from tests.expansion_collection import read_rows, write_rows
 from tests.retriever_setup import MemoryCorpus
 from tests.run_commands import Capture, run_rows, write_text
-from tests.tiny_models import make_collection, save_tiny_cross_encoder, save_tiny_generator
+from tests.tiny_models import make_collection, save_tiny_generator
 
 OPTIONS = "--queries queries.jsonl --max-new-tokens 6 --device cpu -q --model"
 
@@ -41,14 +41,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write a corpus of 40 passages, queries, and a run with 1 to 12 passages per query."""
+    """Write a corpus of 40 passages, queries, and a run with 1 to 12 passages for each of 10 queries."""
     monkeypatch.chdir(tmp_path)
     passages, queries, _ = make_collection(40)
     write_rows(tmp_path / "corpus.jsonl", passages)
     write_rows(tmp_path / "queries.jsonl", queries)
     draw = random.Random(4)
     lines = []
-    for number in range(20):
+    for number in range(10):
         found = draw.sample(range(40), 1 + number * 7 % 12)
         lines += [f"q{number} Q0 d{id} {rank} {1 / rank!r} t\n" for rank, id in enumerate(found, start=1)]
     write_text(tmp_path / "run", "".join(lines))
@@ -96,25 +96,17 @@ def read_slowly(model: Path, inputs: list[str]) -> tuple[str, float]:
     return " ".join(writer.tokenizer.decode(tokens, skip_special_tokens=True).split()), score
 
 
-def test_answers_equal_those_of_a_slow_reader(cwd, model, capfd):
+def test_answers_equal_those_of_a_slow_reader(cwd, model, capfd, monkeypatch):
     answers = predict(capfd, model, "run")
     with torch.inference_mode():
         for question in iter_inputs("run"):
             answer, score = read_slowly(model, question.inputs)
             assert answers[question.query_id] == (answer, pytest.approx(score, abs=2e-2))
-    assert len(answers) == 20
+    assert len(answers) == 10
     assert len({answer for answer, _ in answers.values()}) > 3
-
-
-def test_answers_do_not_depend_on_batches_and_neighbors(cwd, model, capfd, monkeypatch):
-    whole = predict(capfd, model, "run")
-    others = [predict(capfd, model, "run --set batch_tokens=1")]
     monkeypatch.setattr("drtk.cli.read.BATCH_SIZE", 3)
-    others.append(predict(capfd, model, "run"))
-    for other in others:
-        assert {id: answer for id, (answer, _) in other.items()} == {id: answer for id, (answer, _) in whole.items()}
-        for id, (_, score) in other.items():
-            assert score == pytest.approx(whole[id][1], abs=2e-2)
+    for id, (answer, score) in predict(capfd, model, "run --set batch_tokens=1").items():
+        assert answers[id] == (answer, pytest.approx(score, abs=2e-2))
 
 
 def test_a_passage_is_read_with_its_question_and_title():
@@ -160,21 +152,6 @@ def test_different_orders_of_ranks_and_scores_are_reported_once(cwd, model, capf
     assert "different orders" not in capfd.readouterr().err  # the scores of drtk fuse fall with the ranks
 
 
-def test_eval_reads_the_predictions(cwd, model, capfd):
-    # 4 of 20 questions have the answer of the reader; one question is not in the run.
-    read(model, "run -o predictions.jsonl")
-    answers = {row["query_id"]: row["answer"] for row in read_rows(cwd / "predictions.jsonl")}
-    correct = [id for id, answer in answers.items() if answer][:4]
-    rows = [
-        {"_id": id, "text": "?", "answers": ["nothing of the kind", *([answers[id]] if id in correct else [])]}
-        for id in list(answers)[:19]
-    ]
-    assert set(correct) <= {row["_id"] for row in rows}
-    write_rows(cwd / "answers.jsonl", [*rows, {"_id": "q39", "text": "?", "answers": ["x"]}])
-    (row,) = run_rows(capfd, "eval predictions.jsonl --exact-match --answers answers.jsonl --format jsonl")
-    assert row["EM"] == pytest.approx(4 / 20)
-
-
 def test_a_released_reader_loads_from_its_wrapped_weights(cwd, model, capfd):
     # The public code saves encoder.* as encoder.encoder.*, each block's parts below module.*, and no tokenizer.
     wrapped = cwd / "wrapped"
@@ -201,22 +178,16 @@ def test_a_released_reader_loads_from_its_wrapped_weights(cwd, model, capfd):
         predict(capfd, wrapped, f"run --tokenizer {model}")
 
 
-def test_unknown_ids_and_models_of_another_kind_are_rejected(cwd, model, capfd, tmp_path_factory):
+def test_unknown_ids_and_models_of_another_kind_are_rejected(cwd, model, capfd):
     write_text(cwd / "unknown", "q1 Q0 d1 1 2.0 t\nq1 Q0 nowhere 2 1.0 t\n")
-    with pytest.raises(RecordError, match=r"unknown:2: the corpus has no 'nowhere'"):
-        read(model, "unknown")
-    read(model, "unknown --depth 1")  # the unknown passage is not read
     write_text(cwd / "asked", "q1 Q0 d1 1 2.0 t\nq77 Q0 d1 1 2.0 t\n")
-    with pytest.raises(RecordError, match=r"asked:2: the queries have no 'q77'"):
-        read(model, "asked")
+    for run, problem in (("unknown", "the corpus has no 'nowhere'"), ("asked", "the queries have no 'q77'")):
+        with pytest.raises(RecordError, match=f"{run}:2: {problem}"):
+            read(model, run)
+    read(model, "unknown --depth 1")  # the unknown passage is not read
     assert len(predict(capfd, model, "asked --skip-bad 1")) == 1
-    other = tmp_path_factory.mktemp("others")
-    for folder, message in (
-        (save_tiny_generator(other / "gpt2", "gpt2"), "is a decoder-only model"),
-        (save_tiny_cross_encoder(other / "bert"), "got an encoder"),
-    ):
-        with pytest.raises(MismatchError, match=message):
-            read(folder, "run")
+    with pytest.raises(MismatchError, match="is a decoder-only model"):
+        read(save_tiny_generator(cwd / "gpt2", "gpt2"), "run")
 
 
 def test_passages_without_text_are_reported_and_rejected_if_all_lack_it(cwd, model, capfd):
