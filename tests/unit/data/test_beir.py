@@ -35,9 +35,8 @@ def test_the_only_split_is_used_and_logged(tmp_path: Path, caplog: pytest.LogCap
     assert find_qrels(folder, "test") == folder / "qrels" / "dev.tsv.gz"
     assert caplog.messages == [f"{folder}: has no split 'test'; using its only split, 'dev'"]
     write_text(folder / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\n")
-    with pytest.raises(
-        DrtkError, match=r"has no qrels/test\.tsv, only dev, train; give a file of judgments, or another split"
-    ):
+    problem = r"has no qrels/test\.tsv, only dev, train; give a file of judgments, or another split"
+    with pytest.raises(DrtkError, match=problem):
         find_qrels(folder, "test")
 
 
@@ -49,9 +48,9 @@ def test_dev_split_is_dev_or_else_train_and_never_test(tmp_path: Path) -> None:
     (folder / "qrels" / "dev.tsv").unlink()
     assert choose_dev_split(folder) == "train"
     (folder / "qrels" / "train.tsv").unlink()
-    with pytest.raises(
-        DrtkError, match=r"has neither qrels/dev\.tsv nor qrels/train\.tsv \(found: test\); add one of them$"
-    ):
+    with pytest.raises(DrtkError, match=r"has neither qrels/dev\.tsv nor qrels/train\.tsv \(found: test\); add one"):
         choose_dev_split(folder)
     with pytest.raises(DrtkError, match=r"has neither qrels/dev\.tsv nor qrels/train\.tsv; add one of them$"):
         choose_dev_split(tmp_path)
+    with pytest.raises(DrtkError, match=r"has no qrels/train\.tsv, only test; give"):
+        find_qrels(folder, "train")

@@ -66,19 +66,15 @@ FILES = {
 @pytest.mark.parametrize(
     ("check", "accepted", "rejected"),
     [
-        (
-            checks.check_examples,
-            ("examples", "triples", "integer triples", "damaged"),
-            ("run", "judgments", "passages"),
-        ),
-        (checks.check_run, ("run", "damaged"), ("examples", "integer triples", "judgments", "passages", "queries")),
+        (checks.check_examples, "examples,triples,integer triples,damaged", "run,judgments,passages"),
+        (checks.check_run, "run,damaged", "examples,integer triples,judgments,passages,queries"),
     ],
 )
 def test_files_of_another_kind_are_rejected(check, accepted, rejected, tmp_path: Path) -> None:
     files = {name: str(write_text(tmp_path / name, text)) for name, text in FILES.items()}
-    for name in accepted:
+    for name in accepted.split(","):
         check(files[name])
-    for name in rejected:
+    for name in rejected.split(","):
         with pytest.raises(MismatchError, match=f"{name}: looks like .*; expected "):
             check(files[name])
 
@@ -94,34 +90,27 @@ def test_compressed_files_are_checked_and_pipes_are_not_read(tmp_path: Path) -> 
 
 
 def test_swapped_corpus_and_queries(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    passages, queries = (str(write_text(tmp_path / name, FILES[name])) for name in ("passages", "queries"))
+    texts = FILES | {
+        "questions": '{"_id": "q1", "text": "which?", "answers": ["one"]}\n',
+        "faq": '{"_id": "d1", "question": "which?", "title": "one", "text": "two"}\n',
+    }
+    files = {name: str(write_text(tmp_path / name, text)) for name, text in texts.items()}
+    passages, queries, questions = (files[name] for name in ("passages", "queries", "questions"))
     checks.warn_of_other_kind(passages=passages, queries=queries)
     checks.warn_of_other_kind(passages=queries, queries=queries)  # passages may lack titles
+    checks.warn_of_other_kind(passages=passages)
+    checks.warn_of_other_kind(queries=questions)
+    checks.warn_of_other_kind(passages=files["faq"])
     assert caplog.messages == []
-    write_text(tmp_path / "run", "q1 Q0 d1 1 1 t\n")
+    checks.warn_of_other_kind(passages=questions)
+    swapped = f"{passages}: looks like passages; expected queries"
+    assert caplog.messages == [f"{questions}: looks like queries; expected passages"]
+    caplog.clear()
     for command in ("compare", "mine-negatives"):
-        call = [command, str(tmp_path / "run"), "--qrels", "none", "--corpus", queries, "--queries", passages]
+        call = [command, files["run"], "--qrels", "none", "--corpus", queries, "--queries", passages]
         with pytest.raises(DrtkError):
             app(call, standalone_mode=False)
-    assert [line for line in caplog.messages if "index" not in line] == [
-        f"{passages}: looks like passages; expected queries"
-    ] * 2
-
-
-def test_queries_given_as_passages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    passages = str(write_text(tmp_path / "passages", FILES["passages"]))
-    queries = str(write_text(tmp_path / "queries", '{"_id": "q1", "text": "which?", "answers": ["one"]}\n'))
-    faq = str(write_text(tmp_path / "faq", '{"_id": "d1", "question": "which?", "title": "one", "text": "two"}\n'))
-    checks.warn_of_other_kind(passages=passages)
-    checks.warn_of_other_kind(queries=queries)
-    checks.warn_of_other_kind(passages=faq)
-    assert caplog.messages == []
-    checks.warn_of_other_kind(passages=queries)
-    checks.warn_of_other_kind(queries=passages)
-    assert caplog.messages == [
-        f"{queries}: looks like queries; expected passages",
-        f"{passages}: looks like passages; expected queries",
-    ]
+    assert [line for line in caplog.messages if "index" not in line] == [swapped] * 2
 
 
 def drtk(*lines: str) -> None:
@@ -231,16 +220,11 @@ def test_damaged_and_changed_files_have_no_origins(cwd: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "source"),
-    [
-        ("score", "examples.jsonl"),
-        ("rerank", "a.run"),
-        ("train-retriever", "mixed.jsonl"),
-        ("train-reranker", "examples.jsonl"),
-    ],
+    "call", ["score examples.jsonl", "rerank a.run", "train-retriever mixed.jsonl", "train-reranker examples.jsonl"]
 )
-def test_texts_of_another_corpus_are_rejected(command: str, source: str, cwd: Path) -> None:
-    line = f"{command} {source} --corpus new.jsonl --queries queries.jsonl --model empty -o out"
+def test_texts_of_another_corpus_are_rejected(call: str, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(outputs)
+    line, source = f"{call} --corpus new.jsonl --queries queries.jsonl --model empty -o out", call.split()[1]
     with pytest.raises(MismatchError, match=rf"{source}: was made from another corpus \(corpus.* than new\.jsonl "):
         drtk(line)
     with pytest.raises(DrtkError) as caught:  # the model is missing

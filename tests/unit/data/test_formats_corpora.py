@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 from pathlib import Path
 
@@ -60,11 +61,7 @@ def test_passages_are_read_in_every_format(tmp_path: Path, name: str, content: b
     ("name", "content", "expected"),
     [
         ("BEIR", b'{"_id":"1","text":"who?","answers":["I"]}', Query("1", "who?", ("I",))),
-        (
-            "metadata",
-            b'{"_id":"1","text":"?","metadata":{"answers":["I"]}}',
-            Query("1", "?", ("I",), {"answers": ["I"]}),
-        ),
+        ("metadata", b'{"_id":"1","text":"","metadata":{"answers":["I"]}}', Query("1", "", ("I",), {"answers": ["I"]})),
         ("question for text", b'{"id":"1","question":"who?","answers":["I"]}', Query("1", "who?", ("I",))),
         ("Tevatron", b'{"query_id":"1","query":"who?"}', Query("1", "who?")),
         ("MS MARCO", b"1\twho?\n", Query("1", "who?")),
@@ -76,13 +73,11 @@ def test_queries_are_read_in_every_format(tmp_path: Path, name: str, content: by
     assert queries(tmp_path, content) == [expected]
 
 
-def test_a_title_may_be_the_name_of_a_column(tmp_path: Path) -> None:
+def test_columns_without_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # A title may be the usual name of a column.
     assert passages(tmp_path, b"7\tAn utterance.\tQuestion\n") == [Passage("7", "An utterance.", "Question")]
     (document,) = passages(tmp_path, b"D7\tu\tQuery\tAn utterance.\n")
-    assert (document.id, document.title) == ("D7", "Query")
-
-
-def test_a_third_column_longer_than_the_text_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert (document.id, document.title, caplog.text) == ("D7", "Query", "")
     assert passages(tmp_path, b"7\tWing\tLift grows.\n") == [Passage("7", "Wing", "Lift grows.")]
     assert "corpus: read as id, text, title, but the third column is longer than the second; name the" in caplog.text
 
@@ -103,9 +98,8 @@ def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -
     hub = b'{"question":"Which band?","question_id":"tc_1","answer":{"aliases":["Fab 4","THE BEATLES"],"value":"THE BEATLES"}}\n'
     expected = [Query("tc_1", "Which band?", ("THE BEATLES", "Fab 4"))]
     assert queries(tmp_path, own) == expected == queries(tmp_path, hub)
-    alone = b'{"question":"Which band?","answer":{"aliases":["Fab 4"]}}\n'
     with pytest.raises(RecordError, match=r":1: 'answer' must be a string, a list, or an object"):
-        queries(tmp_path, alone)
+        queries(tmp_path, b'{"question":"Which band?","answer":{"aliases":["Fab 4"]}}\n')
 
 
 @pytest.mark.parametrize(
@@ -127,18 +121,11 @@ def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -
         (BEIR + BEIR, 2, "duplicate id '7'"),
         ("text".encode("utf-16"), 1, "not UTF-8 at byte 1 (UTF-16?)"),
         (b"anchor,positive\n", 1, "expected a JSON object, got comma-separated text; convert it to JSONL or TSV"),
-        (
-            b"_id\tbody\n1\tx\n",
-            1,
-            "is a header with the unknown column 'body'; rename or remove columns; expected id<TAB>title<TAB>text",
-        ),
-        (b"docno\ttitle\tabstract\n1\tx\ty\n", 1, "is a header with the unknown column 'docno'"),
+        (b"_id\tbody\n1\tx\n", 1, "header with the unknown column 'body'; rename or remove columns; expected id<TAB>"),
         (b"PassageID\tPassage\n1\tx\n", 1, "is a header with the unknown column 'passageid'"),
         (b"sku\tTitle\tText\n1\tx\ty\n", 1, "is a header with the unknown column 'sku'"),
-        (b"qid\tquestion\n1\tx\n", 1, "is a header with the unknown column 'qid'"),
         (b"id\ttitle\n1\tx\n", 1, "is a header without a column 'text'"),
         (b"id\tdocid\ttext\n1\t1\tx\n", 1, "is a header with several columns 'id'"),
-        (b"id\ttitle\ttitle\ttext\n1\ta\tb\tx\n", 1, "is a header with several columns 'title'"),
         (b"just text\n", 1, "expected a JSON object, got other text"),
         (b"1\ta\n2\tb\tc\n", 2, "expected 2 columns, got 3"),
         (b"1\ta\n2\tb\x00\n", 2, "contains a NUL byte"),
@@ -147,11 +134,7 @@ def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -
         (b"query-id\tcorpus-id\tscore\nq\td\t1\n", 1, "the header of judgments"),
         (b'id\ttext\ttitle\n1\t"open\tt\n', 2, "not quoted as by csv (lines 2 to 2): unexpected end of data"),
         (b'id\ttext\ttitle\n1\t"a"\tb\rc\n', 2, "a carriage return outside quotes"),
-        (
-            b'id\ttext\ttitle\n1\t"a" b\tt\n',
-            2,
-            "not quoted as by csv (lines 2 to 2): '\t' expected after '\"'; correct the quotes",
-        ),
+        (b'id\ttext\ttitle\n1\t"a" b\tt\n', 2, "'\t' expected after '\"'; correct the quotes"),
         (b'id\ttext\ttitle\n1\t"a\x00"\tt\n', 2, "contains a NUL byte"),
         (b'id\ttext\ttitle\n1\t"a\n\xff"\tt\n', 2, "not UTF-8 at byte 1"),
         (b'[{"_id":"1","text":"a"},\n{"_id":"2","te', 2, "the array ends in or after element 1"),
@@ -186,9 +169,11 @@ def test_an_unclosed_quote_invalidates_the_lines_to_the_next_quote(tmp_path: Pat
     assert actual[2].text == 'text "3" here'
 
 
-def test_a_quoted_field_is_limited(tmp_path: Path) -> None:
-    (tmp_path / "corpus").write_bytes(b'id\ttext\ttitle\nx\t"open' + b"." * (1 << 24) + b"\tt\n1\ttext\tt\n")
+def test_a_quoted_field_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drtk.data.tsv._MAX_FIELD_SIZE", 1000)
+    (tmp_path / "corpus").write_bytes(b'id\ttext\ttitle\nx\t"open' + b"." * 1000 + b"\tt\n1\ttext\tt\n")
     with pytest.raises(RecordError, match=r"corpus:2: not quoted as by csv .*: field larger than field limit"):
         list(read_passages(str(tmp_path / "corpus")))
     actual = list(read_passages(str(tmp_path / "corpus"), tracker=InputTracker(skip_bad=1)))
     assert actual == [Passage("1", "text", "t")]
+    csv.field_size_limit(1 << 24)  # of this process

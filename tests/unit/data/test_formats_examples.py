@@ -14,14 +14,19 @@ from drtk.data.readers import read_examples, read_passages, read_queries
 from drtk.errors import DrtkError, RecordError
 from drtk.records import Example, Hit, Passage, Qrel, Query
 from drtk.runtime.inputs import InputTracker
+from tests.run_commands import write_text
+
+
+def parse_file(path: Path) -> list[ParsedExample]:
+    records = [record for _, record in readers.iter_examples(str(path), InputTracker())]
+    assert all(isinstance(record, ParsedExample) for record in records), records
+    return records  # type: ignore[return-value]
 
 
 def parse_rows(folder: Path, *rows: Any) -> list[ParsedExample]:
     path = folder / "train.jsonl"
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    records = [record for _, record in readers.iter_examples(str(path), InputTracker())]
-    assert all(isinstance(record, ParsedExample) for record in records), records
-    return records  # type: ignore[return-value]
+    return parse_file(path)
 
 
 CONTEXTS = {
@@ -95,24 +100,15 @@ TRIPLET = {"anchor": "who is it", "positive": "it is me", "negative": "not you",
     ("row", "texts", "scores"),
     [
         (TRIPLET, ["it is me", "not you", "or him"], None),
-        (
-            {"negative_10": "c", "negative_2": "b", "negative_1": None, "negative": " ", "query": "x", "positive": "a"},
-            ["a", "b", "c"],
-            None,
-        ),
-        (
-            TRIPLET | {"score": [3, 1, 2]},
-            ["it is me", "not you", "or him"],
-            {"positives": [3.0], "negatives": [1.0, 2.0]},
-        ),
-        (  # the format of sentence_transformers.util.mine_hard_negatives(output_scores=True)
-            {"query": "x", "positive": "a", "negative": "b", "scores": [0.9, 0.1]},
-            ["a", "b"],
-            {"positives": [0.9], "negatives": [0.1]},
-        ),
+        ({"negative_10": "c", "negative_2": "b", "negative_1": None, "negative": " ", "query": "x", "positive": "a"},
+         ["a", "b", "c"], None),
+        (TRIPLET | {"score": [3, 1, 2]}, ["it is me", "not you", "or him"], {"positives": [3.0], "negatives": [1.0, 2.0]}),
+        # the format of sentence_transformers.util.mine_hard_negatives(output_scores=True)
+        ({"query": "x", "positive": "a", "negative": "b", "scores": [0.9, 0.1]}, ["a", "b"],
+         {"positives": [0.9], "negatives": [0.1]}),
         ({"question": "x", "positive": "a", "score": 0.5}, ["a"], {"positives": [0.5], "negatives": []}),
     ],
-)
+)  # fmt: skip
 def test_pairs_and_triplets_of_sentence_transformers(
     tmp_path: Path, row: dict[str, Any], texts: list[str], scores: dict[str, list[float]] | None
 ) -> None:
@@ -124,103 +120,82 @@ def test_pairs_and_triplets_of_sentence_transformers(
 
 
 def test_texts_in_tsv_are_the_same_as_in_json(tmp_path: Path) -> None:
-    plain, headed = tmp_path / "triples.tsv", tmp_path / "headed.tsv"
-    plain.write_text("who is it\tit is me\tnot you\nflight\tit is me\tno\n")
-    headed.write_text("anchor\tpositive\tnegative\tscore\nwho is it\tit is me\tnot you\t0.5\n")
     (expected,) = parse_rows(tmp_path, {name: TRIPLET[name] for name in ("anchor", "positive", "negative")})
-    first, second = readers.iter_valid(readers.iter_examples(str(plain), InputTracker()), str(plain), InputTracker())
-    assert first == expected
-    assert second.example.positives == first.example.positives
-    ((_, one),) = readers.iter_examples(str(headed), InputTracker())
-    assert isinstance(one, ParsedExample)
-    assert (one.passages, one.example.extra) == (expected.passages, {"score": 0.5})
-    assert [passage.text for passage in read_passages(str(headed))] == ["it is me", "not you"]
-    assert [query.text for query in read_queries(str(headed))] == ["who is it"]
-    assert [passage.text for passage in read_passages(str(plain))] == ["it is me", "not you", "no"]
-    for rows in ("q0\td0\td1\n", "what is lift\tan upward force\n"):
-        plain.write_text(rows)
-        with pytest.raises(
-            RecordError,
-            match=r"triples\.tsv:1: columns without names; for texts, add a header such as query<TAB>",
-        ):
-            list(read_examples(str(plain)))
-    headed.write_text("Query\tpos\tneg\nwho is it\tit is me\tnot you\n")
-    assert next(readers.iter_examples(str(headed), InputTracker())) == (2, first)
-    headed.write_bytes(b"\xef\xbb\xbfquery\tpositive\r\nwho is it\tit is me\r\n")
-    assert [parsed.example.positives for _, parsed in readers.iter_examples(str(headed), InputTracker())] == [  # type: ignore[union-attr]
-        first.example.positives
-    ]
-    plain.write_text("\n" + "who is it\tit is me\tnot you\n" + f"flight\tit is me{' or he' * 9999}\tno\n" * 9)
-    assert next(readers.iter_examples(str(plain), InputTracker())) == (2, first)  # of 700 kB
-    for header, lines, problem in (
-        ("qid\tpos_id\tneg_id", "7\t1000\t2000\n8\t1000\t2000\n", "is a header above id triples; remove it"),
-        ("query\tpositive\tnegative", "7\t1000\t2000\n8\t1000\t2000\n", "is a header above id triples; remove"),
-        ("question\tanswer\tcontext", "who is it\tit is me\tnot you\n", "is a header without 'query' or 'positive'"),
-    ):
-        plain.write_text(f"{header}\n{lines}")
-        with pytest.raises(RecordError, match=rf"triples\.tsv:1: {problem}"):
-            list(read_examples(str(plain)))
-    headed.write_text('"query"\t"positive"\n"who is it"\t"it is me"\n')
-    assert [parsed.example.positives for _, parsed in readers.iter_examples(str(headed), InputTracker())] == [  # type: ignore[union-attr]
-        first.example.positives
-    ]
-    plain.write_text("flight\tit is me\tno\nwho is it\tit is me\tnot you\n")
-    assert [passage.text for passage in read_passages(str(plain))] == ["it is me", "no", "not you"]
-    assert [query.text for query in read_queries(str(plain))] == ["flight", "who is it"]
-    for repeated in ("query\tpos\tpositive", "anchor\tquery\tpositive", "query\tpos\tneg\tneg"):
-        headed.write_text(f"{repeated}\nwho\n")
-        with pytest.raises(RecordError, match=r"headed\.tsv:1: is a header with several columns '"):
-            list(read_examples(str(headed)))
-    headed.write_text("query\tpositive\tnegatives\nwho is it\tit is me\tnot you\n")
-    with pytest.raises(RecordError, match=r"headed\.tsv:1: is a header with the unknown column 'negatives'; rename or"):
-        list(read_examples(str(headed)))
-    headed.write_text("anchor\tpositive\nwho\n")
-    with pytest.raises(RecordError, match=r"headed\.tsv:2: expected 2 columns, got 1$"):
-        list(read_examples(str(headed)))
-    headed.write_text("anchor\tpositive\tscore\nwho\tme\thigh\n")
-    with pytest.raises(RecordError, match=r"headed\.tsv:2: 'score' must be a number, got 'high'$"):
-        list(read_examples(str(headed)))
+    line, file = "who is it\tit is me\tnot you\n", tmp_path / "t.tsv"
+    long = f"flight\tit is me{' or he' * 9999}\tno\n" * 9  # 700 kB
+    for text, number in ((f"{line}flight\tit is me\tno\n", 1), (f"\n{line}{long}", 2), (f"Query\tpos\tneg\n{line}", 2)):
+        write_text(file, text)
+        assert next(readers.iter_examples(str(file), InputTracker())) == (number, expected)
+    for text in ("\ufeffquery\tpositive\r\nwho is it\tit is me\r\n", '"query"\t"positive"\n"who is it"\t"it is me"\n'):
+        write_text(file, text)
+        assert [parsed.example.positives for parsed in parse_file(file)] == [expected.example.positives]
+    write_text(file, "anchor\tpositive\tnegative\tscore\nwho is it\tit is me\tnot you\t0.5\n")
+    (parsed,) = parse_file(file)
+    assert (parsed.passages, parsed.example.extra) == (expected.passages, {"score": 0.5})
+    assert [passage.text for passage in read_passages(str(file))] == ["it is me", "not you"]
+    assert [query.text for query in read_queries(str(file))] == ["who is it"]
+    for lines in (f"{line}flight\tit is me\tno\n", f"flight\tit is me\tno\n{line}"):
+        write_text(file, lines)
+        first, second = parse_file(file)
+        assert first.example.positives == second.example.positives == expected.example.positives
+        assert sorted(passage.text for passage in read_passages(str(file))) == ["it is me", "no", "not you"]
+        assert sorted(query.text for query in read_queries(str(file))) == ["flight", "who is it"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("q0\td0\td1\n", 1, "columns without names; for texts, add a header such as query<TAB>"),
+        ("what is lift\tan upward force\n", 1, "columns without names; for texts, add a header such as query<TAB>"),
+        ("query-id\tcorpus-id\tscore\n7\t70\t1\n", 1, "expected a JSON object, got "),
+        ("7\t70\t0\n7\t71\t4\n", 1, "three numbers, but MS MARCO's triples have passage ids above 999"),
+        ("qid\tpos_id\tneg_id\n7\t1000\t2000\n8\t1000\t2000\n", 1, "is a header above id triples; remove it"),
+        ("query\tpositive\tnegative\n7\t1000\t2000\n8\t1000\t2000\n", 1, "is a header above id triples; remove it"),
+        ("question\tanswer\tcontext\nwho is it\tit\tnot you\n", 1, "is a header without 'query' or 'positive'"),
+        ("query\tpos\tpositive\nwho\n", 1, "is a header with several columns '"),
+        ("anchor\tquery\tpositive\nwho\n", 1, "is a header with several columns '"),
+        ("query\tpos\tneg\tneg\nwho\n", 1, "is a header with several columns '"),
+        ("query\tpositive\tnegatives\nwho is it\tit\tnot you\n", 1, "unknown column 'negatives'; rename or remove"),
+        ("anchor\tpositive\nwho\n", 2, "expected 2 columns, got 1"),
+        ("anchor\tpositive\tscore\nwho\tme\thigh\n", 2, "'score' must be a number, got 'high'"),
+    ],
+)
+def test_bad_tsv_is_reported_with_its_line(tmp_path: Path, text: str, line: int, problem: str) -> None:
+    file = write_text(tmp_path / "t.tsv", text)
+    with pytest.raises(RecordError, match=rf"t\.tsv:{line}: .*{problem}"):
+        list(read_examples(str(file)))
 
 
 def test_examples_with_an_id_of_the_query(tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    path.write_text('{"_id": "7", "query": "who?", "pos": ["me"], "neg": ["you"]}\n' * 2)
-    (_, parsed), _ = readers.iter_examples(str(path), InputTracker())
-    assert isinstance(parsed, ParsedExample)
-    assert readers.load_qrels(str(path)) == {"7": {parsed.example.positives[0]: 1}}
-    assert [query.id for query in read_queries(str(path))] == [parsed.example.query_id] == ["7"]
-    assert [passage.id for passage in read_passages(str(path))] == [
-        *parsed.example.positives,
-        *parsed.example.negatives,
-    ]
-
-
-def test_an_id_of_a_row_does_not_replace_that_of_the_query(tmp_path: Path) -> None:
-    path = tmp_path / "train.jsonl"
-    path.write_text('{"_id": "e1", "query_id": "7", "query": "who?", "positive_document_ids": ["d1"]}\n')
-    ((_, parsed),) = readers.iter_examples(str(path), InputTracker())
-    assert isinstance(parsed, ParsedExample)
-    assert (parsed.example.query_id, parsed.example.extra) == ("7", {"_id": "e1"})
+    path = write_text(tmp_path / "train.jsonl", '{"_id": "7", "query": "who?", "pos": ["me"], "neg": ["you"]}\n' * 2)
+    example = parse_file(path)[0].example
+    assert readers.load_qrels(str(path)) == {"7": {example.positives[0]: 1}}
+    assert [query.id for query in read_queries(str(path))] == [example.query_id] == ["7"]
+    assert [passage.id for passage in read_passages(str(path))] == [*example.positives, *example.negatives]
+    (row,) = parse_rows(tmp_path, {"_id": "e1", "query_id": "7", "query": "who?", "positive_document_ids": ["d1"]})
+    assert (row.example.query_id, row.example.extra) == ("7", {"_id": "e1"})
 
 
 def test_triples_of_ids_are_grouped_by_query(tmp_path: Path) -> None:
     path = tmp_path / "qidpidtriples.tsv"
-    path.write_text("7\t1000\t2000\n7\t1001\t2001\n8\t1000\t2002\n")
-    assert list(read_examples(str(path))) == [
-        Example("7", ("1000", "1001"), ("2000", "2001")),
-        Example("8", ("1000",), ("2002",)),
-    ]
+    path.write_bytes(b"7\t70\t1500\r\n7\t70\t1600\r\n7\t71\t1500\r\n8\t80\t15\r\n7\t70\t1700\r\n")  # CRLF as MS MARCO's
+    expected = ("7", ("70", "71"), ("1500", "1600")), ("8", ("80",), ("15",)), ("7", ("70",), ("1700",))
+    assert list(read_examples(str(path))) == [Example(*example) for example in expected]
     ((_, error),) = readers.iter_hits(str(path), InputTracker())
     assert "a triple of ids (query, positive, negative), not a hit" in str(error)
 
 
 def test_candidates_of_ms_marco_are_passages_queries_and_hits(tmp_path: Path) -> None:
-    path = tmp_path / "top1000.tsv"
-    path.write_text("1\t7\twhat is wind\tair that moves\n1\t8\twhat is wind\ta rock\n2\t7\twho\tair that moves\n")
-    assert list(read_passages(str(path))) == [Passage("7", "air that moves"), Passage("8", "a rock")]
+    path, text = tmp_path / "top1000.tsv", "1\t7\twhat is wind\tair that moves\n2\t7\twho\tair that moves\n"
+    write_text(path, f"{text}1\t8\twhat is wind\t5 6 7 8\nD7\thttp://x\ttitle\tbody\n7\t71\n")
+    passages = list(read_passages(str(path), tracker=InputTracker(skip_bad=1)))
+    assert passages[:2] == [Passage("7", "air that moves"), Passage("8", "5 6 7 8")]
+    *hits, error, short = [record for _, record in readers.iter_hits(str(path), InputTracker())]
+    assert hits == [Hit("1", "7", 1, 1.0), Hit("2", "7", 1, 1.0), Hit("1", "8", 2, 0.5)]
+    assert str(error) == "expected integers as qid and pid, got 'D7' and 'http://x'"
+    assert str(short) == "expected 4 columns 'qid pid query passage', got 2"
+    write_text(path, text)
     assert list(read_queries(str(path))) == [Query("1", "what is wind"), Query("2", "who")]
-    hits = [record for _, record in readers.iter_hits(str(path), InputTracker())]
-    assert hits == [Hit("1", "7", 1, 1.0), Hit("1", "8", 2, 0.5), Hit("2", "7", 1, 1.0)]
 
 
 def test_dpr_training_data_is_read_as_corpus_and_queries(tmp_path: Path) -> None:
@@ -260,10 +235,7 @@ IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
         (IDS | {"scores": {"positives": ["x"]}}, "not a number"),
         (IDS | {"scores": {"positives": [False]}}, "not a number"),
         (IDS | {"sources": {"negatives": 3}}, "must be a list"),
-        (
-            {"query_id": "1", "query": "q", "positives": {"doc_id": ["a"], "score": [1, 2]}},
-            "has 2 entries for 1 passages",
-        ),
+        ({"query_id": "1", "query": "q", "positives": {"doc_id": ["a"], "score": [1, 2]}}, "2 entries for 1 passages"),
         ({"query_id": "1", "query": "q", "positives": {"score": []}, "negatives": {}}, "with 'doc_id' and 'score'"),
         ({"query_id": "1", "positive_passages": [{"docid": "a", "text": "t"}]}, "'query' is missing"),
         ({"query": "q", "positive_passages": ["a"]}, "must hold objects with 'title' and 'text'"),
@@ -277,10 +249,7 @@ IDS = {"query_id": "1", "positives": ["a"], "negatives": []}
         ({"anchor": "", "positive": "a"}, "the query or the positive is empty; remove the row"),
         ({"query": "q", "pos": ["a"], "neg": [""]}, "'neg' has an empty text; remove it"),
         ({"anchor": "q", "positive": "a", "label": 0}, "'label' is 0, so 'positive' is not relevant"),
-        (
-            {"query": "q", "positive": "a", "negatives": ["b"]},
-            "'negatives' is unknown; name the negatives negative, negative_1, …",
-        ),
+        ({"query": "q", "positive": "a", "negatives": ["b"]}, "unknown; name the negatives negative, negative_1, …"),
         ({"query": "q", "positive": "a", "negative_id": "9", "hard_negative": "b"}, "'hard_negative' is unknown"),
         ({"query": "q", "pos": ["a"], "scores": [1]}, "'scores' is not a field of examples with 'pos'"),
         ({"_id": "1", "text": "a passage"}, "not a training example"),

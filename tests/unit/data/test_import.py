@@ -35,10 +35,8 @@ def write(path: Path, content: str | bytes) -> Path:
 def make_docx(*paragraphs: tuple[str, str]) -> dict[str, str]:
     """Return the files of a Word document with paragraphs (style, text)."""
     space = "http://schemas.openxmlformats.org"
-    body = "".join(
-        f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>'
-        for style, text in paragraphs
-    )
+    paragraph = '<w:p><w:pPr><w:pStyle w:val="{}"/></w:pPr><w:r><w:t>{}</w:t></w:r></w:p>'
+    body = "".join(paragraph.format(*item) for item in paragraphs)
     target = f'<Relationship Id="a" Type="{space}/officeDocument/2006/relationships/officeDocument" Target="word/document.xml"/>'
     return {
         "_rels/.rels": f'<Relationships xmlns="{space}/package/2006/relationships">{target}</Relationships>',
@@ -52,9 +50,8 @@ def import_rows(capfd: Capture, *arguments: str | Path) -> dict[str, dict[str, A
 
 def get_headings(row: dict[str, Any]) -> list[tuple[int, str, str]]:
     """Return (level, title, text at the offsets) of each heading."""
-    return [
-        (item["level"], item["title"], row["text"][item["begin"] : item["end"]]) for item in row["metadata"]["headings"]
-    ]
+    headings = row["metadata"]["headings"]
+    return [(item["level"], item["title"], row["text"][item["begin"] : item["end"]]) for item in headings]
 
 
 def test_a_folder_of_texts(capfd: Capture, tmp_path: Path) -> None:
@@ -74,43 +71,36 @@ def test_a_folder_of_texts(capfd: Capture, tmp_path: Path) -> None:
     for ignored in (".hidden.md", ".git/notes.md", "image.png", "empty.md"):
         write(folder / ignored, "")
     rows = import_rows(capfd, folder)
-    assert list(rows) == ["a.ipynb", "guide.md", "page.html", "sub/my%20100%25%20notes.txt"]
-    assert {id: row["title"] for id, row in rows.items()} == {
-        "a.ipynb": "Plots",
-        "guide.md": "The guide",
-        "page.html": "Wings",
-        "sub/my%20100%25%20notes.txt": "my 100% notes",
-    }
-    text = rows["sub/my%20100%25%20notes.txt"]
+    notes = "sub/my%20100%25%20notes.txt"
+    titles = {"a.ipynb": "Plots", "guide.md": "The guide", "page.html": "Wings", notes: "my 100% notes"}
+    assert [(id, row["title"]) for id, row in rows.items()] == [*titles.items()]
+    text = rows[notes]
     assert (text["text"], text["metadata"]) == ("Plain text.\n", {"path": str(folder / "sub/my 100% notes.txt")})
     assert rows["guide.md"]["text"].startswith("# Start\n\nHello.\n")
-    assert get_headings(rows["guide.md"]) == [
+    headings = [
         (1, "Start", "# Start\n"),
         (2, "With pip and uv", "## With *pip* and `uv`\n"),
         (2, "More", "More\n----\n"),
     ]
+    assert get_headings(rows["guide.md"]) == headings
     page = rows["page.html"]
     assert get_headings(page) == [(1, "Wings", "# Wings\n"), (2, "Drag", "## Drag\n")]
     assert page["text"].split() == "# Wings Lift grows ## Drag ``` a b ``` | x | y | | --- | --- | | 1 | 2 |".split()
     assert rows["a.ipynb"]["text"] == "# Plots\nText.\n\n```python\n# draw\nplot()\n```"
-    assert list(import_rows(capfd, folder, "--exclude", "sub/", "--exclude", "*.md", "--exclude", "!guide.md")) == [
-        *("a.ipynb", "guide.md", "page.html"),
-    ]
-    assert list(import_rows(capfd, folder / "guide.md", write(tmp_path / "LICENSE", "Free."))) == [
-        "LICENSE",
-        "guide.md",
-    ]
+    rows = import_rows(capfd, folder, "--exclude", "sub/", "--exclude", "*.md", "--exclude", "!guide.md")
+    assert list(rows) == ["a.ipynb", "guide.md", "page.html"]
+    rows = import_rows(capfd, folder / "guide.md", write(tmp_path / "LICENSE", "Free."))
+    assert list(rows) == ["LICENSE", "guide.md"]
 
 
 def test_pdf_and_docx_files_become_passages_with_pages_and_heading_paths(capfd: Capture, tmp_path: Path) -> None:
     pages = "1 Wings\nLift grows with speed.", "It also grows with area.\n2 Tails\nTails hold the pitch."
     write(tmp_path / "in/book.pdf", make_pdf(*pages, bookmarks=(("Wings", 0), ("Tails", 1))))
+    paragraphs = ("Heading1", "Report"), ("", "Summary."), ("Heading2", "Costs"), ("", "They fell.")
     with zipfile.ZipFile(tmp_path / "in/report.docx", "w") as archive:
-        for name, text in make_docx(
-            ("Heading1", "Report"), ("", "Summary."), ("Heading2", "Costs"), ("", "They fell.")
-        ).items():
+        for name, text in make_docx(*paragraphs).items():
             archive.writestr(name, text)
-    rows = import_rows(capfd, tmp_path / "in", "-o", tmp_path / "documents.jsonl")
+    run_command(capfd, "import", tmp_path / "in", "-o", tmp_path / "documents.jsonl")
     rows = {row["_id"]: row for row in map(orjson.loads, (tmp_path / "documents.jsonl").read_bytes().splitlines())}
     book = rows["book.pdf"]
     assert book["text"].split("\n") == [line for page in pages for line in page.split("\n")]
@@ -123,16 +113,12 @@ def test_pdf_and_docx_files_become_passages_with_pages_and_heading_paths(capfd: 
         assert not any("pages" in row["metadata"] for row in chunks)
         return [(row["title"], row["text"], row["metadata"]["headings"], row["metadata"].get("page")) for row in chunks]
 
-    assert chunk(9) == [
-        ("book > Wings", "Lift grows with speed. It also grows with area.", ["Wings"], 1),
+    others = (
         ("book > Tails", "Tails hold the pitch.", ["Tails"], 2),
         ("Report", "Summary. ## Costs They fell.", [], None),
-    ]
-    assert chunk(5)[1:] == [
-        ("book > Wings", "It also grows with area.", ["Wings"], 2),
-        ("book > Tails", "Tails hold the pitch.", ["Tails"], 2),
-        ("Report", "Summary. ## Costs They fell.", [], None),
-    ]
+    )
+    assert chunk(9) == [("book > Wings", "Lift grows with speed. It also grows with area.", ["Wings"], 1), *others]
+    assert chunk(5)[1:] == [("book > Wings", "It also grows with area.", ["Wings"], 2), *others]
     assert chunk(4)[-2:] == [("Report", "Summary.", [], None), ("Report > Costs", "They fell.", ["Costs"], None)]
 
 
@@ -157,14 +143,11 @@ def test_mail_messages_become_documents(capfd: Capture, tmp_path: Path) -> None:
 def test_rows_of_tables_become_documents(capfd: Capture, tmp_path: Path) -> None:
     table = write(tmp_path / "p.csv", 'sku;name;about\n7;Pump;"Inflates;\ntires"\n8;Lever;\n')
     fields = "--field _id=sku --field title=name --field text=name --field text=about".split()
-    assert import_rows(capfd, table, *fields) == {
-        "7": {"_id": "7", "title": "Pump", "text": "Pump\n\nInflates;\ntires", "metadata": {"path": str(table)}},
-        "8": {"_id": "8", "title": "Lever", "text": "Lever", "metadata": {"path": str(table)}},
-    }
-    assert [row["text"] for row in import_rows(capfd, table).values()] == [
-        "sku: 7\nname: Pump\nabout: Inflates;\ntires",
-        "sku: 8\nname: Lever",
-    ]
+    pump = {"_id": "7", "title": "Pump", "text": "Pump\n\nInflates;\ntires", "metadata": {"path": str(table)}}
+    lever = {"_id": "8", "title": "Lever", "text": "Lever", "metadata": {"path": str(table)}}
+    assert import_rows(capfd, table, *fields) == {"7": pump, "8": lever}
+    texts = [row["text"] for row in import_rows(capfd, table).values()]
+    assert texts == ["sku: 7\nname: Pump\nabout: Inflates;\ntires", "sku: 8\nname: Lever"]
     rows = [{"title": "T", "text": "one", "year": 1999}, {"text": "two", "tags": ["x"]}]
     write(tmp_path / "a.json", json.dumps(rows))
     write(tmp_path / "b.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -197,21 +180,13 @@ def test_rows_of_tables_become_documents(capfd: Capture, tmp_path: Path) -> None
         ("a.csv", "a,b\n1\n", ":2: expected 2 columns, got 1; correct the line"),
         ("a.csv", 'a\n"open\n', ":2: not CSV: unexpected end of data; correct the line"),
         ("a.csv", "a,b\n1,2\n", ":2: no field 'body'; the record has 'a', 'b'"),
-        (
-            "a.tsv",
-            "0\tfirst\n1\tsecond\n",
-            ":1: the first line does not name the columns ('0'); add a line of names",
-        ),
+        ("a.tsv", "0\tfirst\n1\tsecond\n", ":1: the first line does not name the columns ('0'); add a line"),
         ("a.csv", "a,a,body\n1,2,3\n", ":1: names the column 'a' twice; rename one"),
         ("a.mbox", "Subject: x\n\nbody\n", ":1: no line begins with 'From '; exclude the file"),
         ("a.json", '{"a": 1', ":1: not JSON: ends after 7 bytes; the file is incomplete"),
         ("a.json", "[1]", ":1: expected a JSON object or an array of objects; exclude the file"),
         ("a.jsonl", '{"body": "x"}\n{"body": \n', ":2: not JSON: "),
-        (
-            "a.md",
-            "ok\n\xe9\n".encode("latin-1"),
-            ":2: not UTF-8; convert the file with iconv, exclude it, or set `skip_bad`",
-        ),
+        ("a.md", b"ok\n\xe9\n", ":2: not UTF-8; convert the file with iconv, exclude it, or set `skip_bad`"),
         ("a.txt", "ok\n\0", ":2: contains a NUL character"),
         ("a.pdf", make_pdf("Text.")[:60], ":1: damaged or not a PDF file; repair or exclude it"),
         ("a.docx", b"PK\3\4no", ":1: damaged or not a .docx file (File is not a zip file); exclude it"),
@@ -228,17 +203,14 @@ def test_a_bad_file_is_one_error_with_its_place(
     assert str(failed.value).startswith(f"{path}{message}")
     assert "\n" not in str(failed.value)
     rows = import_rows(capfd, tmp_path, "--field", "text=body", "--skip-bad", "1")
-    assert [row["text"] for row in rows.values()][-1] == "kept"
-    assert len(rows) == (
-        2 if content in ("a,body\n1,2\n1,2,3\n", '{"body": "x"}\n{"body": \n') else 1
-    )  # the other rows of a table
+    texts = [row["text"] for row in rows.values()]
+    assert texts[-1] == "kept"
+    assert len(texts) == 1 + (":3: expected" in message or name == "a.jsonl")  # the other row of a table
 
 
 def test_html_text_like_a_heading_is_none(capfd: Capture, tmp_path: Path) -> None:
-    write(
-        tmp_path / "a.html",
-        "<title>T</title><main> </main><p># no heading</p><pre>a&#13;b</pre><h2>&lt;b&gt;</h2><p>b</p>",
-    )
+    page = "<title>T</title><main> </main><p># no heading</p><pre>a&#13;b</pre><h2>&lt;b&gt;</h2><p>b</p>"
+    write(tmp_path / "a.html", page)
     write(tmp_path / "b.html", "<title>Photo</title><body><img></body>")
     (row,) = import_rows(capfd, tmp_path).values()
     assert (row["title"], [title for _, title, _ in get_headings(row)]) == ("T", ["<b>"])
@@ -260,9 +232,8 @@ def test_outputs_of_drtk_are_no_documents(capfd: Capture, tmp_path: Path) -> Non
     write(tmp_path / "in/c.jsonl", '{"_id": "c", "text": "word"}\n')
     run_command(capfd, "chunk", tmp_path / "in/c.jsonl", "-o", tmp_path / "in/passages.jsonl")
     run_command(capfd, "index", tmp_path / "in/c.jsonl", "--type", "bm25s", "-o", tmp_path / "in/index")
-    assert "ignored: files written by drtk (1), folders written by drtk (1)\n" in get_messages(
-        capfd, "import", tmp_path / "in"
-    )
+    messages = get_messages(capfd, "import", tmp_path / "in")
+    assert "ignored: files written by drtk (1), folders written by drtk (1)\n" in messages
     write(tmp_path / "in/b.md", "word")
     write(tmp_path / "in/b.md.meta.json", '{"author": "of another program"}')
     assert import_rows(capfd, tmp_path / "in").keys() == {"a.md", "b.md", "b.md.meta.json", "c.jsonl:1"}
@@ -279,37 +250,18 @@ def test_the_output_may_be_in_the_folder(capfd: Capture, tmp_path: Path) -> None
     assert f"changed: {tmp_path}\n" in get_messages(capfd, "import", tmp_path, "-o", output, "--skip-done", "--force")
 
 
-def test_an_unreadable_folder_is_an_error(
-    capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # a user with all rights can read every folder
-    write(tmp_path / "in/a.md", "x")
-    (tmp_path / "in/b").mkdir()
-    scandir = os.scandir
-
-    def fail(path: str) -> Any:
-        if str(path).endswith("b"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr("os.scandir", fail)
-    with pytest.raises(DrtkError, match="in/b: Permission denied; exclude the folder"):
-        run_command(capfd, "import", tmp_path / "in")
-    assert list(import_rows(capfd, tmp_path / "in", "--exclude", "b/")) == ["a.md"]
-
-
-def test_an_interrupted_import_resumes(capfd: Capture, tmp_path: Path) -> None:
-    for number in range(150):
-        write(tmp_path / f"in/{number:03}.md", f"# Note {number}\n\nText {number}.\n")
+def test_an_interrupted_import_resumes(capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drtk.data.import_files.BATCH_SIZE", 4)
+    for number in range(10, 20):
+        write(tmp_path / f"in/{number}.md", f"# Note {number}\n\nText {number}.\n")
     run_command(capfd, "import", tmp_path / "in", "-o", tmp_path / "whole")
-    bad = write(tmp_path / "in/140.md", b"\xff")
+    bad = write(tmp_path / "in/18.md", b"\xff")
     call = ["import", tmp_path / "in", "-o", tmp_path / "in/out.jsonl"]  # the output is not an input
     with pytest.raises(RecordError, match="not UTF-8"):
         run_command(capfd, *call)
-    write(bad, "# Note 140\n\nText 140.\n")
+    write(bad, "# Note 18\n\nText 18.\n")
     app([*map(str, call), "--resume"], standalone_mode=False)
     assert "resuming" in capfd.readouterr().err
-    assert (tmp_path / "in/out.jsonl").read_bytes() == (tmp_path / "whole").read_bytes()
-    run_command(capfd, *call, "--force")
     assert (tmp_path / "in/out.jsonl").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
@@ -322,6 +274,18 @@ def test_errors_about_the_set_of_files(capfd: Capture, tmp_path: Path, monkeypat
         run_command(capfd, "import", first.parent, "--exclude", "*.md")
     with pytest.raises(DrtkError, match="none: no such file or folder"):
         run_command(capfd, "import", tmp_path / "none")
+    scandir = os.scandir
+
+    def fail(path: str) -> Any:  # root can read every folder
+        if str(path).endswith("b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.scandir", fail)
+        with pytest.raises(DrtkError, match="/b: Permission denied; exclude the folder"):
+            run_command(capfd, "import", tmp_path)
+        assert list(import_rows(capfd, tmp_path, "--exclude", "b/")) == ["a/x.md"]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"import of \.md files needs markdown_it, .* pip install .* pypdfium2"):
         run_command(capfd, "import", first)
@@ -356,9 +320,7 @@ def test_the_counts_are_those_of_files_and_documents(capfd: Capture, tmp_path: P
     assert counts == {"in": 3, "out": 2, "without a text": 3}
 
 
-def test_a_pdf_file_of_matplotlib_has_its_text_and_pages(
-    capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pdf_file_of_matplotlib(capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Compressed, with subsets of embedded fonts, unlike the files of make_pdf.
     matplotlib = pytest.importorskip("matplotlib")
     from matplotlib.backends.backend_pdf import PdfPages

@@ -26,14 +26,11 @@ def test_logs_are_named_by_the_shortest_unique_part_of_their_path(given: list[st
     assert [log.source for log in parse_runs(given, are_logs=True)] == [each.rpartition("=")[2] for each in given]
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
+def test_logs_with_the_same_name_are_rejected() -> None:
+    for given, problem in (
         (["mlm=a.jsonl", "o/mlm/log.jsonl"], "the name 'mlm' is given twice; give each its own: NAME=PATH"),
         (["o/mlm/log.jsonl", "o/mlm/log.jsonl"], "is given twice"),
         (["-", "-"], "stdin can be given for one run only"),
-    ],
-)
-def test_logs_with_the_same_name_are_rejected(given: list[str], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        parse_runs(given, are_logs=True)
+    ):
+        with pytest.raises(UsageError, match=problem):
+            parse_runs(given, are_logs=True)

@@ -51,7 +51,6 @@ QREL_LINES, READ_QRELS = ("q1 0 d1 1", "q1 0 d2 0", "q1 0 d3 1.0"), {"q1": {"d1"
         ("q1 Q0 d3 3 9", "expected 6 columns 'qid Q0 docid rank score tag', separated by tabs or spaces, got 5"),
         ("q1 Q0 d3 3 high t", "score 'high' is not a number"),
         ("q1 Q0 d3 3 nan t", "score 'nan' is not finite"),
-        ("q1 Q0 d3 3 inf t", "score 'inf' is not finite"),
         ("q1 Q0 d3 3 1_0 t", "score '1_0' is not a number"),
         ("q1 Q0 d3 third 9 t", "rank 'third' is not an integer"),
         ("q1 Q0 d\0 3 9 t", "contains a NUL byte"),
@@ -119,16 +118,7 @@ def test_load_run_groups_scattered_lines_and_iter_rankings_rejects_them(tmp_path
         '{"query-id": "q1", "corpus-id": "d1", "score": 2}\n{"relevance": 0, "qid": "q2", "doc_id": "d#1"}\n',
         '[{"query-id": "q1", "corpus-id": "d1", "score": 2},\n{"score": 0, "query-id": "q2", "corpus-id": "d#1"}]\n',
     ],
-    ids=[
-        "BEIR",
-        "BEIR without a header",
-        "TREC",
-        "TREC with comments",
-        "other names",
-        "TREC with a header",
-        "JSON",
-        "JSON array",
-    ],
+    ids="BEIR,BEIR without a header,TREC,TREC with comments,other names,TREC with a header,JSON,JSON array".split(","),
 )
 def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
     qrels = tmp_path / "qrels"
@@ -136,38 +126,25 @@ def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
     assert load_qrels(str(qrels)) == {"q1": {"d1": 2}, "q2": {"d#1": 0}}
 
 
+HEADER = ":1: is a header with other columns; rename and order them as 'query-id corpus-id score'"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (
-            "corpus-id\tquery-id\tscore\nd1\tq1\t2\n",
-            ":1: is a header with other columns; rename and order them as 'query-id corpus-id score'",
-        ),
-        (
-            "q1,d1,2\n",
-            ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1; replace commas with",
-        ),
+        ("corpus-id\tquery-id\tscore\nd1\tq1\t2\n", HEADER),
+        ("Doc\tQuery-ID\tScore\nd1\tq1\t2\n", HEADER),
+        ("article_id\ttopic_id\trelevance\nd1\tq1\t2\n", HEADER),
+        ("topic doc value\nq1 d1 2\n", HEADER),
+        ("q1,d1,2\n", ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1; replace commas"),
         ('{"query-id": "q1", "corpus-id": "d1"}\n', ":1: 'score' is missing"),
         ('{"_id": "q1", "text": "t"}\n', ":1: 'query-id' is missing .or query_id, qid, topic_id.; other"),
         ("q1\td1\t1\nq1\td 2\t1\n", ":2: expected 3 columns .*, got 4; remove white space from ids"),
-        (
-            "corpus-id topic rel\nd1 q1 2\n",
-            ":1: is a header with other columns; rename and order them as 'query-id corpus-id score'",
-        ),
-        ("article_id\ttopic_id\trelevance\nd1\tq1\t2\n", ":1: is a header with other columns; rename"),
-        (
-            "topic doc value\nq1 d1 2\n",
-            ":1: is a header with other columns; rename and order them as 'query-id corpus-id score'",
-        ),
-        (
-            "Doc\tQuery-ID\tScore\nd1\tq1\t2\n",
-            ":1: is a header with other columns; rename and order them as 'query-id corpus-id score'",
-        ),
     ],
 )
 def test_invalid_judgments_are_rejected(tmp_path: Path, text: str, problem: str) -> None:
     qrels = write_text(tmp_path / "qrels", text)
-    tracker = InputTracker(skip_bad=1) if "header" in problem else None  # would swap all columns
+    tracker = InputTracker(skip_bad=1) if problem == HEADER else None  # would swap all columns
     with pytest.raises(RecordError, match=problem):
         load_qrels(str(qrels), tracker=tracker)
 
@@ -181,7 +158,7 @@ def test_scores_of_a_run_are_written_as_python_writes_floats(scores: list[float]
 
 def test_scores_without_exponents_are_written_as_python_writes_floats() -> None:
     random = np.random.default_rng(0)
-    scores = random.choice([-1, 1], 100_000) * 10 ** random.uniform(-3.9, 15.9, 100_000)
+    scores = random.choice([-1, 1], 20_000) * 10 ** random.uniform(-3.9, 15.9, 20_000)
     for values in (scores.tolist(), scores.astype(np.float32).tolist()):
         lines = format_run_lines("q", [("d", value) for value in values]).decode().splitlines()
         assert [line.split()[4] for line in lines] == [*map(repr, values)]
