@@ -9,7 +9,7 @@ import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, UsageError
-from tests.run_commands import run_command, write_text
+from tests.run_commands import Capture, run_command, write_text
 
 QRELS = "query-id\tcorpus-id\tscore\nq\tright\t1\n"
 
@@ -33,7 +33,7 @@ def beir(folder: Path) -> Path:
     return folder
 
 
-def run_eval(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[list[str]], str]:
+def run_eval(capfd: Capture, *arguments: str) -> tuple[list[list[str]], str]:
     """Return the rows of the table, and stderr."""
     capfd.readouterr()
     app(["eval", *arguments, "--qrels", "beir"], standalone_mode=False)
@@ -41,7 +41,7 @@ def run_eval(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[l
     return [line.split() for line in out.splitlines()], err
 
 
-def test_group_is_averaged_first_and_counts_once(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_group_is_averaged_first_and_counts_once(beir: Path, capfd: Capture) -> None:
     # without the query's own document, RR is 1, .5, and for CQADupStack (1 + 0)/2 = .5; average (1 + .5 + .5)/3
     rows, messages = run_eval(capfd, "runs", "--measures", "RR@10")
     assert rows == [
@@ -60,13 +60,16 @@ def test_group_is_averaged_first_and_counts_once(beir: Path, capfd: pytest.Captu
     assert lines[-1]["RR@10"] == pytest.approx(2 / 3)
 
 
-def test_document_with_the_query_id_is_dropped_before_the_cut(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_document_with_the_query_id_is_dropped_before_the_cut(beir: Path, capfd: Capture) -> None:
     depth = ["runs", "--measures", "RR@10", "--depth", "1"]
     assert run_eval(capfd, *depth)[0][1] == ["runs", "arguana", "1.0000"]
     assert run_eval(capfd, *depth, "--no-drop-same-id")[0][1] == ["runs", "arguana", "0.0000"]
+    # It is kept in a single collection, as with its file of judgments.
+    call = ["a=runs/scifact.run", "--measures", "RR@10", "--qrels", "beir/scifact"]
+    assert run_command(capfd, "eval", "-q", *call).split() == ["run", "RR@10", "a", "0.3333"]
 
 
-def test_best_system_of_each_collection_is_marked(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_best_system_of_each_collection_is_marked(beir: Path, capfd: Capture) -> None:
     (beir / "other").mkdir()
     for name, rank in (("arguana", 2), ("scifact", 1), ("cqadupstack-android", 1), ("cqadupstack_unix", 1)):
         write_text(beir / "other" / f"{name}.run", make_run(rank))
@@ -82,7 +85,7 @@ def test_best_system_of_each_collection_is_marked(beir: Path, capfd: pytest.Capt
     ]
 
 
-def test_systems_must_have_runs_of_the_same_collections(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_systems_must_have_runs_of_the_same_collections(beir: Path, capfd: Capture) -> None:
     (beir / "other").mkdir()
     write_text(beir / "other" / "arguana.run", make_run(1))
     with pytest.raises(MismatchError, match=r"other: has no run for 3 of 4 collections \(cqadupstack/android, "):
@@ -92,24 +95,13 @@ def test_systems_must_have_runs_of_the_same_collections(beir: Path, capfd: pytes
     assert "collections ignored because a run is missing: cqadupstack/android, cqadupstack/unix, scifact" in messages
 
 
-def test_only_split_of_a_collection_is_used(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_only_split_of_a_collection_is_used(beir: Path, capfd: Capture) -> None:
     (beir / "beir" / "scifact" / "qrels" / "test.tsv").rename(beir / "beir" / "scifact" / "qrels" / "dev.tsv")
     _, messages = run_eval(capfd, "runs")
     assert "has no split 'test'; using its only split, 'dev'" in messages
-    write_text(beir / "beir" / "scifact" / "qrels" / "train.tsv", QRELS)
-    with pytest.raises(
-        DrtkError, match=r"has no qrels/\w+\.tsv, only dev, train; give a file of judgments, or another split"
-    ):
-        run_eval(capfd, "runs")
 
 
-def test_folder_of_one_collection_is_accepted_as_qrels(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # as with the file, the query's own document is not dropped
-    call = ["a=runs/scifact.run", "--measures", "RR@10", "--qrels", "beir/scifact"]
-    assert run_command(capfd, "eval", "-q", *call).split() == ["run", "RR@10", "a", "0.3333"]
-
-
-def test_wrong_usage_is_rejected(beir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_rejected(beir: Path, capfd: Capture) -> None:
     for arguments, problem in (
         (["runs", "--per-query"], "`per_query` requires a single collection"),
         (["runs", "--format", "trec"], "`format=trec` requires a single collection"),

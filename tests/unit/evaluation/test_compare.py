@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import MismatchError, RecordError, UsageError
 from tests.expansion_collection import write_rows
-from tests.run_commands import run_command, write_text
+from tests.run_commands import Capture, run_command, write_text
 
 QRELS = "".join(f"q{n} 0 right 1\n" for n in range(1, 6))
 RIGHT_AT = {"a": (2, 1, 3, 0, 4), "b": (3, 1, 4, 10, 8)}  # the rank of the right document for q1 … q5 (0: nowhere)
@@ -38,7 +39,7 @@ def runs(folder: Path) -> Path:
     return folder
 
 
-def compare_as_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, Any]]]:
+def compare_as_json(capfd: Capture, *arguments: str) -> dict[str, list[dict[str, Any]]]:
     """Return the JSON lines of drtk compare by kind."""
     result: dict[str, list[dict[str, Any]]] = {}
     options = ["--qrels", "qrels", "--measures", "RR@10", "--format", "jsonl", "--set", "permutations=1000"]
@@ -48,7 +49,7 @@ def compare_as_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[
     return result
 
 
-def test_compare_computes_known_tests_and_intervals(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_compare_computes_known_tests_and_intervals(runs: Path, capfd: Capture) -> None:
     # RR of a: 1/2 1 1/3 0 1/4; of b: 1/3 1 1/4 1/10 1/8; a - b has mean .055, t 1.156649, p .311789
     (contrast,) = compare_as_json(capfd, "b=b.run", "a=a.run")["contrast"]
     assert contrast["difference"] == pytest.approx(0.055)
@@ -56,9 +57,7 @@ def test_compare_computes_known_tests_and_intervals(runs: Path, capfd: pytest.Ca
     assert contrast["t_p"] == pytest.approx(0.311789, abs=1e-5)
     assert contrast["df"] == 4
     assert (contrast["better"], contrast["equal"], contrast["worse"]) == (3, 1, 1)
-    sums = [
-        abs(s1 / 6 + s2 / 12 + s3 / 8 + s4 / 10) for s1 in (1, -1) for s2 in (1, -1) for s3 in (1, -1) for s4 in (1, -1)
-    ]
+    sums = [abs(s1 / 6 + s2 / 12 + s3 / 8 + s4 / 10) for s1, s2, s3, s4 in product((1, -1), repeat=4)]
     assert contrast["randomization_p"] == sum(total >= 0.275 - 1e-9 for total in sums) / 16
     assert contrast["effect"] == pytest.approx(0.055 / 0.106328, abs=1e-4)
     # t(.975, 4) = 2.776445: .055 +- 2.776445 * .106328 / sqrt 5
@@ -77,7 +76,7 @@ def write_texts(runs: Path, title: str, text: str, query: str) -> None:
 BY_ANSWERS = ["a.run", "b.run", "--answers", "q.jsonl", "--corpus", "c.jsonl", "--set", "permutations=1000"]
 
 
-def test_answers_and_judgments_give_the_same_tests(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_answers_and_judgments_give_the_same_tests(runs: Path, capfd: Capture) -> None:
     write_texts(runs, "of right", "text of {}", "")  # only one text has the answer, but every title
     call = ["compare", "-q", *BY_ANSWERS, "--format", "jsonl"]
     result = [json.loads(line) for line in run_command(capfd, *call, "--measures", "RR").splitlines()]
@@ -95,7 +94,7 @@ def test_answers_and_judgments_give_the_same_tests(runs: Path, capfd: pytest.Cap
     assert {row["mean"] for row in with_titles if row["kind"] == "system"} == {1.0}  # every title is Paris
 
 
-def test_runs_of_one_name_are_runs_of_one_system(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_one_name_are_runs_of_one_system(runs: Path, capfd: Capture) -> None:
     # x: RR all 1 and all 1/2: means 1 and .5, mean .75, sd (n - 1) .353553; y: 1/2 everywhere; x - y = .25 everywhere
     for name, rank in (("one", 1), ("two", 2), ("half", 2)):
         write_text(runs / f"{name}.run", make_run((rank,) * 5))
@@ -113,30 +112,28 @@ def test_runs_of_one_name_are_runs_of_one_system(runs: Path, capfd: pytest.Captu
     assert "∞" in table
 
 
-def test_holm_correction_is_per_measure(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_holm_correction_is_per_measure(runs: Path, capfd: Capture) -> None:
     write_text(runs / "c.run", make_run((1, 1, 1, 1, 1)))
     result = compare_as_json(capfd, "a.run", "b.run", "c.run")["contrast"]
     raw = [row["t_p"] for row in result]
     assert [row["t_p_corrected"] for row in result] == pytest.approx([max(raw[0], 2 * raw[1]), min(1, 2 * raw[1])])
     plain = compare_as_json(capfd, "a.run", "b.run", "c.run", "--set", "correction=none")["contrast"]
     assert [row["t_p_corrected"] for row in plain] == raw
-    header, *_ = run_command(
-        capfd, "compare", "-q", "a.run", "b.run", "c.run", "--qrels", "qrels", "--format", "csv"
-    ).splitlines()
-    assert len(set(header.split(","))) == len(header.split(","))
+    call = ["compare", "-q", "a.run", "b.run", "c.run", "--qrels", "qrels", "--format", "csv"]
+    columns = run_command(capfd, *call).splitlines()[0].split(",")
+    assert len(set(columns)) == len(columns)
     pairs = compare_as_json(capfd, "a.run", "b.run", "c.run", "--all-pairs")["contrast"]
     assert [(row["baseline"], row["system"]) for row in pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
     other = compare_as_json(capfd, "a.run", "b.run", "c.run", "--baseline", "c")["contrast"]
     assert [(row["baseline"], row["system"]) for row in other] == [("c", "a"), ("c", "b")]
 
 
-def test_queries_missing_from_a_run_are_an_error_or_count_as_0(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_queries_missing_from_a_run_are_an_error_or_count_as_0(runs: Path, capfd: Capture) -> None:
     write_text(runs / "b.run", make_run(RIGHT_AT["b"], without=("q2", "q5")))
     write_texts(runs, "", "text of {}", "")
     for call, source in ((["a.run", "b.run", "--qrels", "qrels"], "judgments"), (BY_ANSWERS, "answers")):
-        with pytest.raises(
-            MismatchError, match=f"b.run: lacks 2 queries with {source} that other runs have, for example 'q2'"
-        ):
+        problem = f"b.run: lacks 2 queries with {source} that other runs have, for example 'q2'"
+        with pytest.raises(MismatchError, match=problem):
             app(["compare", *call], standalone_mode=False)
         assert "count as 0" not in capfd.readouterr().err  # the run is rejected
     as_zero = ["a.run", "b.run", "--set", "missing_as_zero=true"]
@@ -154,17 +151,12 @@ def test_queries_missing_from_a_run_are_an_error_or_count_as_0(runs: Path, capfd
     (contrast,) = compare_as_json(capfd, "a.run", "b.run", "--intersect")["contrast"]
     assert contrast["difference"] == pytest.approx(-0.05)
     assert contrast["df"] == 2
-    write_text(runs / "b.run", make_run(RIGHT_AT["b"], without=("q2",)))
-    with pytest.raises(
-        MismatchError, match=r"b\.run: lacks 1 query with judgments that other runs have, for example 'q2'"
-    ):
-        compare_as_json(capfd, "a.run", "b.run")
     write_text(runs / "b.run", "")
     with pytest.raises(MismatchError, match="the runs have no common query with judgments"):
         compare_as_json(capfd, "a.run", "b.run", "--intersect")
 
 
-def test_single_query_is_compared_but_not_tested(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_single_query_is_compared_but_not_tested(runs: Path, capfd: Capture) -> None:
     write_text(runs / "qrels", "q1 0 right 1\n")
     (contrast,) = compare_as_json(capfd, "a.run", "b.run")["contrast"]
     assert (contrast["t"], contrast["t_p"], contrast["interval"], contrast["effect"]) == (None, 1.0, None, None)
@@ -173,7 +165,7 @@ def test_single_query_is_compared_but_not_tested(runs: Path, capfd: pytest.Captu
     assert "A single query cannot be tested" in table
 
 
-def test_queries_that_changed_most_are_shown_with_rank_changes(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_queries_that_changed_most_are_shown_with_rank_changes(runs: Path, capfd: Capture) -> None:
     # b - a: q4 +.1, q1 -.1667, q5 -.125, q3 -.0833
     result = compare_as_json(capfd, "a.run", "b.run", "--moved", "2")["move"]
     assert [row["query_id"] for row in result] == ["q4", "q1", "q5"]
@@ -193,7 +185,7 @@ def test_queries_that_changed_most_are_shown_with_rank_changes(runs: Path, capfd
     ]
 
 
-def test_html_page_escapes_text_and_is_self_contained(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_html_page_escapes_text_and_is_self_contained(runs: Path, capfd: Capture) -> None:
     evil = "<script>alert('kite')</script> & \"kites\""
     write_texts(runs, evil, evil, f"kite {evil}")
     options = ["--corpus", "c.jsonl", "--queries", "q.jsonl", "--format", "html", "--heading", "<b>mine</b>"]
@@ -206,7 +198,7 @@ def test_html_page_escapes_text_and_is_self_contained(runs: Path, capfd: pytest.
     assert json.loads((runs / "page.html.meta.json").read_text())["counts"]["in"] == 2  # runs, not lines of the page
 
 
-def test_all_formats_have_the_same_values(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_all_formats_have_the_same_values(runs: Path, capfd: Capture) -> None:
     call = ["compare", "-q", "b.run", "a.run", "--qrels", "qrels", "--measures", "RR@10", "--format"]
     markdown, latex, table = (run_command(capfd, *call, format) for format in ("markdown", "latex", "csv"))
     assert "| a | **0.4167** |" in markdown
@@ -219,7 +211,7 @@ def test_all_formats_have_the_same_values(runs: Path, capfd: pytest.CaptureFixtu
     assert (values["system"], values["against"]) == ("a", "b")
 
 
-def test_wrong_usage_is_rejected(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_rejected(runs: Path, capfd: Capture) -> None:
     write_texts(runs, "", "text of {}", "")
     qrels = ["--qrels", "qrels"]
     for arguments, problem in (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drtk.errors import DrtkError, MismatchError
+from drtk.errors import MismatchError
 from drtk.evaluation import dev_evaluation
 from drtk.evaluation.dev_evaluation import RatingProbe, RerankingEvaluator, RetrievalEvaluator, sample_passages
 from drtk.records import Passage
@@ -28,9 +28,8 @@ def encode(items: Sequence[Any], role: str) -> np.ndarray:
 def write_collection(folder: Path) -> Path:
     folder.mkdir()
     write_text(folder / "corpus.jsonl", "".join(f'{{"_id": "{t}", "text": "{t}"}}\n' for t in ("aa", "b", "ab", "c")))
-    write_text(
-        folder / "queries.jsonl", '{"_id": "q1", "text": "a"}\n{"_id": "q2", "text": "b"}\n{"_id": "q3", "text": "d"}\n'
-    )
+    queries = {"q1": "a", "q2": "b", "q3": "d"}.items()
+    write_text(folder / "queries.jsonl", "".join(f'{{"_id": "{id}", "text": "{text}"}}\n' for id, text in queries))
     (folder / "qrels").mkdir()
     write_text(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq1\tab\t1\nq2\tb\t1\n")
     return folder
@@ -39,13 +38,11 @@ def write_collection(folder: Path) -> Path:
 def test_in_batch_accuracy(tmp_path: Path) -> None:
     # positives: ab of q1 "a", b of q2 "b". ab . a = 1 > b . a = 0: right; b . b = 1 = ab . b: a tie is no win
     probe = RetrievalEvaluator(write_collection(tmp_path / "c"), split="dev", tracker=InputTracker())
-    assert probe.compute_metrics(encode, batch_size=2) == {
-        "nDCG@10": pytest.approx((0.6309298 + 1) / 2),
-        "accuracy": 0.5,
-    }
-    # all alike
-    assert probe.compute_metrics(lambda items, role: np.ones((len(items), 4)), batch_size=2)["accuracy"] == 0.0
-    assert probe.compute_metrics(lambda items, role: np.full((len(items), 4), np.nan), batch_size=2)["accuracy"] == 0.0
+    metrics = probe.compute_metrics(encode, batch_size=2)
+    assert metrics == {"nDCG@10": pytest.approx((0.6309298 + 1) / 2), "accuracy": 0.5}
+    for value in (1.0, np.nan):  # all alike
+        metrics = probe.compute_metrics(lambda items, role: np.full((len(items), 4), value), batch_size=2)  # noqa: B023
+        assert metrics["accuracy"] == 0.0
     judged = "query-id\tcorpus-id\tscore\nq1\tb\t1\nq1\taa\t0\nq2\taa\t2\nq2\tb\t1\nq3\tc\t0\n"  # q3 has no positive
     write_text(tmp_path / "c" / "qrels" / "dev.tsv", judged)
     other_probe = RetrievalEvaluator(tmp_path / "c", split="dev", tracker=InputTracker())
@@ -89,9 +86,8 @@ def test_limit_samples_queries_evenly(tmp_path: Path) -> None:
 def test_metrics_have_confidence_intervals_over_queries(tmp_path: Path) -> None:
     ranking = "".join(f"q{query} Q0 d{rank} {rank} {-rank} t\n" for query in (1, 2, 3) for rank in (1, 2))
     judgments = {"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"d3": 1}}
-    probe = RerankingEvaluator(
-        str(write_text(tmp_path / "run", ranking)), judgments, depth=2, limit=9, tracker=InputTracker()
-    )
+    run = str(write_text(tmp_path / "run", ranking))
+    probe = RerankingEvaluator(run, judgments, depth=2, limit=9, tracker=InputTracker())
     metrics = probe(np.array([2, 1] * 3, dtype=np.float32))
     assert metrics["RR@10"] == pytest.approx(0.5)  # of 1, 1/2 and 0
     reach = 4.302653 * 0.5 / 3**0.5  # quantile of Student's t with 2 degrees of freedom x standard error
@@ -104,11 +100,8 @@ def test_rating_probe_computes_spearman(tmp_path: Path) -> None:
     assert RatingProbe(str(pairs), tracker=InputTracker())(encode) == pytest.approx(1)
 
 
-def test_missing_files_and_judgments_are_rejected(tmp_path: Path) -> None:
+def test_a_dev_set_without_judgments_is_rejected(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "c")
     write_text(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq9\tab\t1\n")
     with pytest.raises(MismatchError, match="no query of dev has a judgment"):
-        RetrievalEvaluator(folder, split="dev", tracker=InputTracker())
-    (folder / "corpus.jsonl").unlink()
-    with pytest.raises(DrtkError, match=r"has no corpus\.jsonl"):
         RetrievalEvaluator(folder, split="dev", tracker=InputTracker())

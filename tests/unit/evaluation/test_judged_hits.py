@@ -14,7 +14,7 @@ from drtk.errors import DrtkError
 from drtk.mining.mine import Miner
 from drtk.records import parse_document_id
 from tests.expansion_collection import write_rows
-from tests.run_commands import get_messages, write_text
+from tests.run_commands import Capture, get_messages, write_text
 
 PROBLEM = (
     "a: no judged document was retrieved (query 'q1': retrieved 'D29', judged '29'); "
@@ -31,7 +31,7 @@ def _files(folder: Path) -> None:
     write_rows(folder / "corpus.jsonl", [{"_id": id, "text": "t"} for id in ids])
 
 
-def test_run_without_judged_documents_warns_with_example_ids(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_run_without_judged_documents_warns_with_example_ids(folder: Path, capfd: Capture) -> None:
     write_text(folder / "a", (folder / "a.run").read_text())
     for call in (
         "eval a.run b.run --qrels qrels",
@@ -44,9 +44,12 @@ def test_run_without_judged_documents_warns_with_example_ids(folder: Path, capfd
     ):
         assert get_messages(capfd, f"{call} -q") == f"drtk: {PROBLEM}\n", call
     assert get_messages(capfd, "eval b.run --qrels qrels -q") == ""
+    app("mine-negatives a.run b.run --qrels qrels -o train.jsonl".split(), standalone_mode=False)
+    counts = json.loads((folder / "train.jsonl.meta.json").read_text())["counts"]
+    assert counts["queries with judged hits"] == {"a": 0, "b": 1}
 
 
-def test_tuning_with_judgments_of_other_ids_warns(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tuning_with_judgments_of_other_ids_warns(folder: Path, capfd: Capture) -> None:
     write_rows(folder / "other.jsonl", [{"_id": "D29", "text": "wing"}, {"_id": "D30", "text": "tail"}])
     write_text(folder / "queries.jsonl", '{"_id": "q1", "text": "wing"}\n')
     app(["index", "other.jsonl", "--type", "bm25s", "-o", "a"], standalone_mode=False)
@@ -56,9 +59,7 @@ def test_tuning_with_judgments_of_other_ids_warns(folder: Path, capfd: pytest.Ca
     assert get_messages(capfd, "", *call, "right", "-q") == ""
 
 
-def test_mining_with_judgments_of_other_ids_is_rejected_also_when_resumed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mining_with_judgments_of_other_ids_is_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = ["mine-negatives", "a.run", "--qrels", "qrels", "-o", "train.jsonl"]
     with pytest.raises(DrtkError, match=f"^{re.escape(PROBLEM)}. Judged documents could become negatives"):
         app(call, standalone_mode=False)
@@ -80,14 +81,6 @@ def test_mining_with_judgments_of_other_ids_is_rejected_also_when_resumed(
     assert not list(folder.glob("train*"))
 
 
-def test_manifest_of_mined_examples_has_the_number_of_judged_hits(folder: Path) -> None:
-    app(["mine-negatives", "a.run", "b.run", "--qrels", "qrels", "-o", "train.jsonl"], standalone_mode=False)
-    assert json.loads((folder / "train.jsonl.meta.json").read_text())["counts"]["queries with judged hits"] == {
-        "a": 0,
-        "b": 1,
-    }
-
-
 def test_one_judged_document_is_enough() -> None:
     judged = JudgedHitCounter("a", {"q1": {"29": 1}, "q2": {"31": 0}})
     assert not judged.add("q1", ["D29"])
@@ -97,7 +90,6 @@ def test_one_judged_document_is_enough() -> None:
     assert judged.describe_problem() is None
     by_passage = JudgedHitCounter("a", {"q": {"x": 1}})
     by_passage.add("q", ["x#0"])
-    assert str(by_passage.describe_problem()).endswith(
-        "; the judgments are of source documents, not of passages; use `by=source`"
-    )
+    hint = "; the judgments are of source documents, not of passages; use `by=source`"
+    assert str(by_passage.describe_problem()).endswith(hint)
     assert JudgedHitCounter("a", {"q": {"x": 1}}, to_document=parse_document_id).add("q", ["x#0"])

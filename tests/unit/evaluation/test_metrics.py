@@ -52,13 +52,8 @@ FOUR = make_ranking(1, 0, 0, 1)  # relevant at ranks 1 and 4 of 2 in all
         # (1 - .5) (1 + .25); with a highest grade of 2 in the pool, half of it
         ("rank_biased_precision", make_ranking(1, 0, 1), [1, 1], {"p": 0.5}, 0.625),
         ("rank_biased_precision", make_ranking(1, 0, 1), [1, 1, 2], {"p": 0.5}, 0.3125),
-        (
-            "rank_biased_residual",
-            make_ranking(1, None, 0),
-            [1],
-            {"p": 0.5},
-            0.25 + 0.125,
-        ),  # .5 * .5, and all after, .5^3
+        # unjudged: .5 * .5, and all after the ranking, .5^3
+        ("rank_biased_residual", make_ranking(1, None, 0), [1], {"p": 0.5}, 0.25 + 0.125),
         ("rank_biased_residual", make_ranking(1, 0, 0), [1], {"p": 0.5}, 0),
         ("compute_unjudged_share", make_ranking(None, -1, 0), [0], {"cutoff": 10}, 2 / 10),
         ("utility", make_ranking(1, 0, None), [1, 1], {}, 1 - 2),  # 1 relevant and 2 others found, 1 missed

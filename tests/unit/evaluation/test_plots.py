@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from drtk.cli.main import app
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.evaluation.plots import PLOTS
 from drtk.evaluation.plots.runs import draw_curve
 from drtk.evaluation.plots.training import smooth
 from tests.expansion_collection import write_rows
-from tests.run_commands import run_command, write_text
+from tests.run_commands import Capture, get_messages, run_command, write_text
 from tests.tiny_models import make_passages, save_tiny_encoder
 
 RUN_A = "q1 Q0 x 1 3 t\nq1 Q0 r 2 2 t\nq2 Q0 r 1 5 t\nq2 Q0 y 2 1 t\n"
@@ -44,11 +43,11 @@ def _files(folder: Path) -> None:
     write_rows(folder / "pairs.jsonl", pairs)
 
 
-def plot_numbers(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
+def plot_numbers(capfd: Capture, *arguments: str | Path) -> Any:
     return json.loads(run_command(capfd, "plot", "-q", *arguments, "--format", "json"))
 
 
-def test_recall_by_depth(capfd: pytest.CaptureFixture[str]) -> None:
+def test_recall_by_depth(capfd: Capture) -> None:
     # a: q1 has r at rank 2 of 1 relevant, q2 r at 1 of 2: R@1 (0 + .5)/2, R@2 on (1 + .5)/2; hit rate .5, then 1
     result = plot_numbers(capfd, "recall", "a.run", "b.run", *JUDGED)
     assert result["k"][:3] == [1, 2, 3]
@@ -68,7 +67,7 @@ def test_recall_beyond_the_depth_of_a_run_is_dotted() -> None:
     assert lines == [("-", [1, 2, 5]), (":", [5, 10]), ("-", [1, 2, 5, 10])]
 
 
-def test_training_plots_one_field_of_a_log(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_training_plots_one_field_of_a_log(folder: Path, capfd: Capture) -> None:
     result = plot_numbers(capfd, "training", "one=log.jsonl")
     assert result == {"field": "loss", "curves": {"one": {"steps": [10, 20, 30], "values": [2.0, 1.0, 0.5]}}}
     result = plot_numbers(capfd, "training", "one=log.jsonl", "--field", "nDCG@10")
@@ -78,9 +77,7 @@ def test_training_plots_one_field_of_a_log(folder: Path, capfd: pytest.CaptureFi
     assert result == {"field": "loss", "curves": {"warm": {"steps": [1, 2], "values": [9.5, 8.5]}}}
 
 
-def test_pretraining_logs_have_a_panel_per_term_and_measurement(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_pretraining_logs_have_a_panel_per_term(folder: Path, capfd: Capture) -> None:
     logs = ["simlm.jsonl", "warm.jsonl"]
     result = {panel["field"]: panel for panel in plot_numbers(capfd, "training", *logs)["panels"]}
     assert [*result] == ["loss", "mlm", "decoder", "gain_decoder", "uniformity", "probe"]
@@ -108,7 +105,7 @@ def test_smooth_averages_neighbors() -> None:
     assert [part.tolist() for part in smooth([2.0, 1.0])] == [[2, 1], [0, 0]]
 
 
-def test_differences_query_by_query(capfd: pytest.CaptureFixture[str]) -> None:
+def test_differences_query_by_query(capfd: Capture) -> None:
     # RR: a .5 and 1, b 1 and 0: differences -.5 (q1) and 1 (q2), mean .25
     result = plot_numbers(capfd, "differences", "a.run", "b.run", *JUDGED, "--measure", "RR")
     assert result == {
@@ -117,14 +114,14 @@ def test_differences_query_by_query(capfd: pytest.CaptureFixture[str]) -> None:
     }  # fmt: skip
 
 
-def test_scores_compute_auc_and_means(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_scores_compute_auc_and_means(folder: Path, capfd: Capture) -> None:
     # a: relevant 2 and 5, other 3 and 1: of the four pairs 2>1, 5>3, 5>1 are right: AUC 3/4; means 3.5 and 2
     panel = plot_numbers(capfd, "scores", "a.run", *JUDGED)["panels"]["a"]
     assert (panel["auc"], panel["means"]) == (0.75, [3.5, 2.0])
     assert (sum(panel["good"]), sum(panel["other"]), len(panel["edges"]) - len(panel["good"])) == (2, 2, 1)
 
 
-def test_cosines_by_rating_from_a_file_of_pairs(capfd: pytest.CaptureFixture[str]) -> None:
+def test_cosines_by_rating_from_a_file_of_pairs(capfd: Capture) -> None:
     result = plot_numbers(capfd, "cosine", "pairs.jsonl")
     assert result["bins"] == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
     assert result["systems"]["s"]["cosines"] == [[0.1], [], [], [], [0.7, 0.8, 0.9]]  # 5.0 belongs to the last bin
@@ -140,7 +137,7 @@ def write_model_and_pairs(folder: Path) -> Path:
     return save_tiny_encoder(folder / "model")
 
 
-def test_space_and_cosine_of_a_model_and_rated_pairs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_space_and_cosine_of_a_model_and_rated_pairs(folder: Path, capfd: Capture) -> None:
     model = write_model_and_pairs(folder)
     result = plot_numbers(capfd, "space", f"m={model}", "--pairs", "pairs.tsv", "--points", "10")
     assert sum(result["panels"]["m"]["matching"]) == 2  # those rated 5
@@ -151,38 +148,35 @@ def test_space_and_cosine_of_a_model_and_rated_pairs(folder: Path, capfd: pytest
 
 
 PICTURES = {
-    "recall": ["a.run", "b.run", *JUDGED],
-    "training": ["log.jsonl"],
-    "differences": ["a.run", "b.run", *JUDGED],
-    "scores": ["a.run", *JUDGED],
-    "space": ["one=model", "same=./model", "--pairs", "pairs.tsv"],
-    "cosine": ["pairs.jsonl"],
+    "recall.svg": ["a.run", "b.run", *JUDGED],
+    "training.png": ["log.jsonl", "--heading", "Mine & yours"],
+    "differences.pdf": ["a.run", "b.run", *JUDGED, "--set", "width=5", "--set", "height=4"],
+    "scores.svg": ["a.run", *JUDGED],
+    "space.svg": ["one=model", "same=./model", "--pairs", "pairs.tsv"],
+    "cosine.svg": ["pairs.jsonl"],
 }
 
 
-def test_plots_are_reproducible(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_plots_are_reproducible(folder: Path, capfd: Capture) -> None:
     pytest.importorskip("matplotlib")
-    assert [*PICTURES] == [*PLOTS]
+    assert [name.partition(".")[0] for name in PICTURES] == [*PLOTS]
     write_model_and_pairs(folder)
-    for kind, call in PICTURES.items():
-        run_command(capfd, "plot", "-q", kind, *call, "-o", f"{kind}.svg")
-        texts = "".join(ElementTree.fromstring((folder / f"{kind}.svg").read_text()).itertext())
-        assert len(texts.split()) > 5, kind  # letters are letters
-    call = ["plot", "cosine", "pairs.jsonl", "-o"]
-    app([*call, "again.svg"], standalone_mode=False)
-    assert "plot: 1 in, 1 out, " in capfd.readouterr().err
+    for name, call in PICTURES.items():
+        run_command(capfd, "plot", "-q", name.partition(".")[0], *call, "-o", name)
+        if name.endswith(".svg"):
+            texts = "".join(ElementTree.fromstring((folder / name).read_text()).itertext())
+            assert len(texts.split()) > 5, name  # letters are letters
+    assert "plot: 1 in, 1 out, " in get_messages(capfd, "plot cosine pairs.jsonl -o again.svg")
     assert (folder / "cosine.svg").read_bytes() == (folder / "again.svg").read_bytes()
-    run_command(capfd, *call, "x.png", "--heading", "Mine & yours")
-    run_command(capfd, *call, "x.pdf", "--set", "width=5", "--set", "height=4")
-    png = (folder / "x.png").read_bytes()
+    png = (folder / "training.png").read_bytes()
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(png[16:20], "big") >= 600  # pixels across
-    assert (folder / "x.pdf").read_bytes()[:4] == b"%PDF"
-    manifest = json.loads((folder / "x.png.meta.json").read_text())
+    assert (folder / "differences.pdf").read_bytes()[:4] == b"%PDF"
+    manifest = json.loads((folder / "training.png.meta.json").read_text())
     assert (manifest["kind"], manifest["counts"]) == ("picture", {"in": 1, "out": 1})
 
 
-def test_invalid_options_and_files_are_rejected(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_and_files_are_rejected(folder: Path, capfd: Capture) -> None:
     write_text(folder / "bad.jsonl", '{"step": 1, "loss": 1}\n{"step": 2, "loss": "low"}\n')
     write_text(folder / "cut.jsonl", '{"system": "s", "score": 1, "cosine": 0.5}\n{"system": "s", "score": 2}\n')
     write_text(folder / "x.run", "q1 Q0 x 1 1 t\n")
@@ -195,11 +189,7 @@ def test_invalid_options_and_files_are_rejected(folder: Path, capfd: pytest.Capt
         (["training", "log.jsonl", *JUDGED], UsageError, "`qrels` has no effect on drtk plot training"),
         (["recall", "a.run", *JUDGED, "--field", "x"], UsageError, "`field` has no effect on drtk plot recall"),
         (["training", "log.jsonl", "--field", "x"], DrtkError, r"log\.jsonl: no field x; choose from loss, nDCG@10"),
-        (
-            ["training", "simlm.jsonl", "--field", "loss", "--field", "gain_mlm"],
-            DrtkError,
-            "no log has the field gain_mlm; choose from held_out_mlm, ",
-        ),
+        (["training", "simlm.jsonl", "--field", "loss", "--field", "gain_mlm"], DrtkError, "no log has the field gain"),
         (["training", "bad.jsonl"], RecordError, r"bad\.jsonl:2: expected an integer 'step' and a number as 'loss'"),
         (["cosine", "nowhere"], UsageError, "`pairs` is required to plot a model"),
         (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "cannot be combined with a file of cosines"),

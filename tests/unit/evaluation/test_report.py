@@ -13,7 +13,7 @@ from drtk.cli.main import app
 from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curves
 from tests.expansion_collection import write_rows
-from tests.run_commands import run_command, write_text
+from tests.run_commands import Capture, run_command, write_text
 
 
 def test_recall_is_averaged_over_all_judged_queries() -> None:
@@ -55,10 +55,11 @@ def runs(folder: Path) -> Path:
             for rank, id in enumerate(dict.fromkeys([top, "d5", f"d{query}"]), start=1)
         ]
         write_text(folder / f"{name}.run", "".join(lines))
-    passages = [
-        (f"d{doc}#{at}", f"Title {doc}", f"words of document {doc}, part {at}") for doc in range(6) for at in (0, 1)
+    places = [(doc, at) for doc in range(6) for at in (0, 1)]
+    rows = [
+        {"_id": f"d{n}#{at}", "title": f"Title {n}", "text": f"words of document {n}, part {at}"} for n, at in places
     ]
-    write_rows(folder / "corpus.jsonl", [{"_id": id, "title": title, "text": text} for id, title, text in passages])
+    write_rows(folder / "corpus.jsonl", rows)
     write_rows(folder / "queries.jsonl", [{"_id": f"q{n}", "text": f"which document is {n}?"} for n in range(4)])
     write_text(folder / "test.tsv", "".join(f"q{n}\td{n}\t1\n" for n in range(4)))
     write_rows(folder / "log.jsonl", [{"step": step, "loss": 3 / step} for step in range(1, 30)])
@@ -69,7 +70,7 @@ REPORT = ["report", "bm25=bm25.run", "trained=trained.run", "--qrels", "test.tsv
 TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--log", "log.jsonl"]
 
 
-def test_report_files_and_terminal_output_agree(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_report_files_and_terminal_output_agree(runs: Path, capfd: Capture) -> None:
     pytest.importorskip("matplotlib")
     printed = run_command(capfd, *REPORT, *TEXTS, "--moved", "1")
     content = json.loads((runs / "out" / "report.json").read_text())
@@ -99,7 +100,7 @@ def test_report_files_and_terminal_output_agree(runs: Path, capfd: pytest.Captur
     assert (width, height) == (1944, 600)  # three panels of 5.4 inches, 120 dots per inch
 
 
-def test_several_runs_of_a_system_are_averaged(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_several_runs_of_a_system_are_averaged(runs: Path, capfd: Capture) -> None:
     (runs / "again.run").write_bytes((runs / "bm25.run").read_bytes())
     run_command(capfd, "report", "bm25=again.run", "two=bm25.run", "two=trained.run", *REPORT[3:])
     assert json.loads((runs / "out" / "report.json").read_text())["recall"]["two"][0] == (3 / 4 + 1) / 2
@@ -107,9 +108,7 @@ def test_several_runs_of_a_system_are_averaged(runs: Path, capfd: pytest.Capture
     assert int.from_bytes(picture[16:20], "big") == 1296  # no loss, no panel
 
 
-def test_report_without_matplotlib_has_no_plot(
-    runs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_without_matplotlib_has_no_plot(runs: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     app([*REPORT, *TEXTS], standalone_mode=False)
     assert re.search(r"report\.png was not drawn: .*pip install matplotlib", capfd.readouterr().err)
@@ -118,7 +117,7 @@ def test_report_without_matplotlib_has_no_plot(
     assert (runs / "out" / "meta.json").exists()
 
 
-def test_report_explains_a_fusion_by_overlap(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_report_explains_a_fusion_by_overlap(runs: Path, capfd: Capture) -> None:
     run_command(capfd, "fuse", "-q", "bm25.run", "trained.run", "-o", "fused.run")
     printed = run_command(capfd, *REPORT[:3], "fused=fused.run", *REPORT[3:])
     overlap = json.loads((runs / "out" / "report.json").read_text())["overlap"]
@@ -127,7 +126,7 @@ def test_report_explains_a_fusion_by_overlap(runs: Path, capfd: pytest.CaptureFi
     assert "Of 4 relevant documents, 4 are in the top 100 of both" in " ".join(printed.split())
 
 
-def test_one_system_and_counts_are_rejected(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_system_and_counts_are_rejected(runs: Path, capfd: Capture) -> None:
     with pytest.raises(UsageError, match="at least two systems are required"):
         run_command(capfd, *REPORT[:2], *REPORT[3:])
     with pytest.raises(UsageError, match="num_ret is not a mean over queries"):

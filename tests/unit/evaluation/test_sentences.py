@@ -18,7 +18,7 @@ from drtk.evaluation.sentences import (
 THREE = np.array([[1, 0], [0.8, 0.6], [0, 1]], dtype=np.float32)
 
 
-def test_undefined_values_are_rejected() -> None:
+def test_uniformity_and_alignment(monkeypatch: pytest.MonkeyPatch) -> None:
     for predicted, rated in (([0.5], [1.0]), ([0.5, 0.5], [1, 2]), ([0.1, 0.2], [3, 3])):
         with pytest.raises(DrtkError, match=r"a correlation requires|the correlation is undefined"):
             compute_spearman(predicted, rated)
@@ -28,9 +28,6 @@ def test_undefined_values_are_rejected() -> None:
         compute_uniformity(THREE[:1])
     assert compute_uniformity(THREE) == pytest.approx(-1.499775, abs=2e-6)  # squared distances .4 2 .8
     assert compute_alignment(THREE[:1], 3 * THREE[1:2]) == pytest.approx(0.4, abs=2e-6)  # lengths do not matter
-
-
-def test_uniformity_in_blocks_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.random.default_rng(0).normal(size=(50, 4))
     whole = compute_uniformity(vectors)
     monkeypatch.setattr("drtk.evaluation.sentences._BLOCK", 7)
@@ -91,17 +88,13 @@ def test_classifier_separates_separable_classes_only(monkeypatch: pytest.MonkeyP
     assert scores.f1 > 0.95
 
 
-def test_f1_of_class_one() -> None:
+def test_f1_features_and_labels() -> None:
     # predicted 1: rows 0 1 2, of which 0 1 are right; class 1: rows 0 1 3 4. F1 = 2*2 / (3 + 4)
     assert transfer.compute_f1(np.array([1, 1, 1, 0, 0]), np.array([1, 1, 0, 1, 1])) == pytest.approx(4 / 7)
-
-
-def test_features_of_a_pair_are_difference_and_product() -> None:
+    # features of a pair: difference and product
     result = transfer.make_pair_features(np.array([[1.0, 2]]), np.array([[3.0, 1]]))
     assert result.tolist() == [[2, 1, 3, 2]]
-
-
-def test_labels_have_the_same_numbers_in_all_splits() -> None:
+    # labels have the same numbers in all splits
     assert [part.tolist() for part in transfer.encode_labels([["1", "0"], ["0", "1", "1"]])] == [[1, 0], [0, 1, 1]]
     with pytest.raises(DrtkError, match="two classes"):
         transfer.encode_labels([["a", "a"]])

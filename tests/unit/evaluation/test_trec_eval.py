@@ -16,7 +16,7 @@ from drtk.data.readers import load_qrels
 from drtk.data.trec import load_hits
 from drtk.evaluation.evaluate import Evaluation, Evaluator, RankingBuilder
 from drtk.evaluation.measures import parse_measures
-from tests.run_commands import run_command
+from tests.run_commands import Capture, run_command
 from tests.shared_data import find_shared_data
 
 WITH_PARAMETERS = (
@@ -40,7 +40,6 @@ class Reference:
 
 REFERENCES = [
     Reference("out.test", "qrels.test", "results.test", "official"),
-    Reference("out.test", "qrels.test.with-comments", "results.test", "official"),
     Reference("out.test.aqc", "qrels.test", "results.trunc", complete=True),
     Reference("out.test.aql", "qrels.rel_level", "results.test", "all_trec relstring_20", rel=2),
     Reference("out.test.meas_params", "qrels.test", "results.test", WITH_PARAMETERS),
@@ -85,7 +84,7 @@ def test_values_equal_the_trec_eval_reference(reference: Reference) -> None:
     ],
 )
 def test_the_command_prints_what_trec_eval_prints(
-    output: str, arguments: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    output: str, arguments: list[str], capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = find_shared_data("trec_eval")
     monkeypatch.chdir(folder)
