@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 from drtk.cli.collections import resolve_collections
-from drtk.data.beir import choose_dev_split
+from drtk.data.beir import choose_dev_split, find_file, find_qrels, require_file
 from drtk.data.collection import copy_dev_set, iter_collection_files, resolve_collection_file
 from drtk.data.readers import load_qrels, read_passages, read_queries
 from drtk.errors import DrtkError, MissingDependency, UsageError
@@ -31,6 +32,46 @@ def folder(tmp_path: Path) -> Path:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DRTK_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+def pack(path: Path) -> None:
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+
+
+def test_compressed_files_are_found(folder: Path) -> None:
+    assert find_file(folder, "corpus.jsonl") == folder / "corpus.jsonl"
+    pack(folder / "corpus.jsonl")
+    assert find_file(folder, "corpus.jsonl") == folder / "corpus.jsonl.gz"
+    assert find_file(folder, "passages.jsonl") is None
+    with pytest.raises(DrtkError, match=r"c: has no passages\.jsonl; expected a BEIR folder"):
+        require_file(folder, "passages.jsonl")
+
+
+def test_the_only_split_is_used_and_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pack(folder / "qrels" / "dev.tsv")
+    caplog.set_level("INFO", logger="drtk")
+    assert find_qrels(folder, "test") == folder / "qrels" / "dev.tsv.gz"
+    assert caplog.messages == [f"{folder}: has no split 'test'; using its only split, 'dev'"]
+    write_text(folder / "qrels" / "train.tsv", QRELS)
+    problem = r"has no qrels/test\.tsv, only dev, train; give a file of judgments, or another split"
+    with pytest.raises(DrtkError, match=problem):
+        find_qrels(folder, "test")
+
+
+def test_dev_split_is_dev_or_else_train_and_never_test(folder: Path) -> None:
+    for split in ("train", "test"):
+        write_text(folder / "qrels" / f"{split}.tsv", QRELS)
+    assert choose_dev_split(folder) == "dev"
+    (folder / "qrels" / "dev.tsv").unlink()
+    assert choose_dev_split(folder) == "train"
+    (folder / "qrels" / "train.tsv").unlink()
+    with pytest.raises(DrtkError, match=r"has neither qrels/dev\.tsv nor qrels/train\.tsv \(found: test\); add one"):
+        choose_dev_split(folder)
+    with pytest.raises(DrtkError, match=r"has neither qrels/dev\.tsv nor qrels/train\.tsv; add one of them$"):
+        choose_dev_split(folder.parent)
+    with pytest.raises(DrtkError, match=r"has no qrels/train\.tsv, only test; give"):
+        find_qrels(folder, "train")
 
 
 def test_parts_of_a_beir_folder(folder: Path) -> None:

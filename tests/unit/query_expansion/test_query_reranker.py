@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -11,13 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from drtk.cli.main import app
 from drtk.config import load_preset, merge_settings
 from drtk.query_expansion.config import QueryRerankerConfig
 from drtk.query_expansion.labeled_candidates import LabeledCandidates
-from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, InputFormat
 from drtk.query_expansion.train_reranker import (
     collate,
     compute_inverse_sqrt_factor,
@@ -29,7 +26,7 @@ from drtk.text.batching import TokenizedTexts
 from drtk.training.fit import ProgressCallback
 from tests.expansion_collection import label_expansions, read_rows, write_collection
 from tests.reference import queries as slow
-from tests.tiny_models import TOPICS, load_weights, make_topic_words, save_tiny_cross_encoder, save_tiny_encoder
+from tests.tiny_models import load_weights, save_tiny_encoder
 from tests.unit.query_expansion.test_labeled_candidates import candidates
 
 
@@ -120,34 +117,6 @@ def test_large_gradients_are_not_clipped(options, clipped, data, tmp_path, monke
     train(data, tmp_path / "m", f"--max-steps 2 --set warmup=1 {options}")
     assert len(norms) == 2
     assert all(norm == pytest.approx(1.0, rel=1e-3) if clipped else norm > 10 for norm in norms)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return AutoTokenizer.from_pretrained(save_tiny_cross_encoder(tmp_path_factory.mktemp("model")))
-
-
-def text(draw: random.Random, longest: int) -> str:
-    return " ".join(draw.choice(make_topic_words(draw.choice(TOPICS))) for _ in range(draw.randint(0, longest)))
-
-
-@pytest.mark.parametrize("style", ["official", "thesis"])
-@pytest.mark.parametrize("variant", ["ri", "rd"])
-def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer, variant, style):
-    draw = random.Random(3)
-    for _ in range(60):
-        candidate = CandidateTexts(text(draw, 9), text(draw, 9), text(draw, 3), text(draw, 30))
-        longest = draw.choice([8, 12, 20, 64])
-        parts = [candidate.question, candidate.text]
-        if style == "thesis":
-            parts = [slow.expand(candidate.question, candidate.text)]
-        if variant == "rd":
-            passage = [candidate.title, candidate.passage]
-            parts += passage if style == "official" else [" ".join(passage)]
-        pieces = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts]
-        first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
-        actual = CandidateTokenizer(tokenizer, InputFormat(variant, style, longest))([candidate]).ids.tolist()
-        assert actual == slow.scorer_input(pieces, first=first, last=last, longest=longest)
 
 
 def test_the_first_step_uses_the_first_learning_rate(data, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from drtk.query_expansion.query_reranker_input import CandidateTexts, CandidateTokenizer, InputFormat
-from tests.tiny_models import save_tiny_cross_encoder
+from tests.reference import queries as slow
+from tests.tiny_models import TOPICS, make_topic_words, save_tiny_cross_encoder
 
 CANDIDATE = CandidateTexts("which rivers?", " engines  gardens ", "violins", "planets castles winters")
 
@@ -85,3 +87,26 @@ def test_the_passage_of_rd_is_what_a_cross_encoder_reads_as_its_second_text(toke
         first = "which rivers?" if style == "official" else "which rivers ? engines gardens"
         theirs = library.CrossEncoder(str(folder), device="cpu").predict([(first, second)])
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+def sample_text(draw: random.Random, longest: int) -> str:
+    return " ".join(draw.choice(make_topic_words(draw.choice(TOPICS))) for _ in range(draw.randint(0, longest)))
+
+
+@pytest.mark.parametrize("style", ["official", "thesis"])
+@pytest.mark.parametrize("variant", ["ri", "rd"])
+def test_inputs_and_truncation_equal_those_of_the_reference(tokenizer, variant, style):
+    draw = random.Random(3)
+    for _ in range(60):
+        candidate = CandidateTexts(*(sample_text(draw, longest) for longest in (9, 9, 3, 30)))
+        longest = draw.choice([8, 12, 20, 64])
+        parts = [candidate.question, candidate.text]
+        if style == "thesis":
+            parts = [slow.expand(candidate.question, candidate.text)]
+        if variant == "rd":
+            passage = [candidate.title, candidate.passage]
+            parts += passage if style == "official" else [" ".join(passage)]
+        pieces = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in parts]
+        first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
+        actual = CandidateTokenizer(tokenizer, InputFormat(variant, style, longest))([candidate]).ids.tolist()
+        assert actual == slow.scorer_input(pieces, first=first, last=last, longest=longest)
