@@ -164,7 +164,8 @@ def test_an_interrupted_run_resumes_with_its_audit_and_report(cwd, capfd, monkey
     run_command(capfd, *CALL, *more, *parts, "--resume")
     assert (cwd / "out.jsonl").read_bytes() == (cwd / "whole.jsonl").read_bytes()
     assert (cwd / "report.html").read_bytes() == (cwd / "whole.html").read_bytes()
-    assert read(cwd / "audit.zst") == read(cwd / "whole.audit.zst")
+    audits = [open_input(str(cwd / name))[0].read() for name in ("audit.zst", "whole.audit.zst")]
+    assert audits[0] == audits[1]
     assert read_counts(cwd / "out.jsonl") == read_counts(cwd / "whole.jsonl")
     assert sorted(path.name for path in cwd.glob("*part*")) == []
 

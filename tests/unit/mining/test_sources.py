@@ -288,12 +288,12 @@ def test_a_file_is_one_input_and_a_stream_is_read_alike(union, capfd):
     stream = QueryStream(parse_sources(["union.jsonl"], tracker), tracker)
     assert [query.query_id for query in stream] == ["q1", "q2"]
     assert [entry["bytes"] for entry in tracker.inputs] == [len(UNION)]  # though it is read three times
-    whole = mine_examples(capfd, "u=union.jsonl")
+    whole = list(mine_examples(capfd, "u=union.jsonl").values())
     for content in (UNION.encode(), gzip.compress(UNION.encode())):
         with open_pipe(content) as source:
-            assert mine_examples(capfd, f"u={source}") == whole
+            assert list(mine_examples(capfd, f"u={source}").values()) == whole
     write_text(union / "array.json", json.dumps([json.loads(row) for row in UNION.splitlines()]))
-    assert mine_examples(capfd, "u=array.json") == whole
+    assert list(mine_examples(capfd, "u=array.json").values()) == whole
 
 
 def test_sources_scores_and_fields_of_all_lines_are_kept(union, capfd):

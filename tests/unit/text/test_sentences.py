@@ -42,7 +42,7 @@ def test_blocks_give_the_sentences_that_the_whole_text_gives(model, monkeypatch)
         assert cut(model, text) == whole
 
 
-def test_a_megabyte_without_a_space_are_kept(model):
+def test_a_megabyte_without_a_space_is_kept(model):
     text = "x" * 1_000_000
     spans = SentenceSplitter(model).find_spans(text)
     assert (spans[0][0], spans[-1][1]) == (0, len(text))
