@@ -33,16 +33,13 @@ def compute_gradients(loss: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(loss, leaves))
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 37, 1000, None])
+@pytest.mark.parametrize("chunk", [4, 37, None])
 def test_value_and_gradients_are_those_of_plain_cross_entropy(chunk: int | None) -> None:
     *leaves, labels = make_inputs()
     loss, plain = linear_cross_entropy(*leaves, labels, chunk=chunk), compute_plain_loss(*leaves, labels)
     assert loss.item() == pytest.approx(plain.item(), rel=1e-5)
-    # a factor, as the division by the number of labeled tokens is one
-    for found, expected in zip(
-        compute_gradients(loss / 29, leaves), compute_gradients(plain / 29, leaves), strict=True
-    ):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    found, expected = (compute_gradients(each / 29, leaves) for each in (loss, plain))  # a mean has such a factor
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_the_loss_of_no_tokens_is_0() -> None:
@@ -66,13 +63,8 @@ def test_confident_and_impossible_labels_have_exact_losses_in_half_precision() -
 
 @pytest.mark.parametrize("how", ["autocast", "weights"])
 def test_half_precision_is_summed_in_float32(how: str) -> None:
-    if how == "autocast":
-        *leaves, labels = make_inputs(400)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = linear_cross_entropy(*leaves, labels, chunk=64)
-            plain = F.cross_entropy(F.linear(*leaves).float(), labels, reduction="sum")
-    else:
-        *leaves, labels = make_inputs(400, dtype=torch.bfloat16)
+    *leaves, labels = make_inputs(400, dtype=torch.bfloat16 if how == "weights" else torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=how == "autocast"):
         loss, plain = linear_cross_entropy(*leaves, labels, chunk=64), compute_plain_loss(*leaves, labels)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(plain.item(), rel=2e-3)
@@ -128,14 +120,13 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("n", [100, 300])
-def test_memory_does_not_grow_with_tokens_times_vocabulary(n: int) -> None:
-    *leaves, labels = make_inputs(n, vocabulary=500)
+def test_memory_does_not_grow_with_tokens_times_vocabulary() -> None:
+    *leaves, labels = make_inputs(300, vocabulary=500)
     saved: list[int] = []
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor.numel()) or tensor, lambda x: x)
     with hooks, LargestTensor() as largest:
         linear_cross_entropy(*leaves, labels, chunk=10).backward()
-    assert sum(saved) == n * 8 + 500 * 8 + 500  # gradients of features, weight and bias
+    assert sum(saved) == 300 * 8 + 500 * 8 + 500  # gradients of features, weight and bias
     assert largest.values == 10 * 500  # the logits of a chunk
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from drtk.config import load_preset, merge_settings
-from drtk.errors import DrtkError, UsageError
+from drtk.data.embeddings import PairVectors
+from drtk.errors import DrtkError, RecordError, UsageError
 from drtk.records import Example, Passage
+from drtk.runtime.inputs import InputTracker
 from drtk.training.config import RerankerConfig
 from drtk.training.dataset import JudgedPairs
 from drtk.training.examples import PackedExamples
+from drtk.training.list_reranker import collate, plan_list_schedule, read_candidate_lists
 from drtk.training.reranker import (
     build_reranker_objective,
     compute_bce_terms,
@@ -23,6 +25,7 @@ from drtk.training.reranker import (
     plan_reranker_schedule,
 )
 from drtk.training.sampling import EpochDataset
+from tests.unit.data.test_embeddings import pair_folder
 
 FIRST, SECOND = [2.0, 1.0, 0.5, -1.0], [1.5, 1.2, 0.5, -0.5]
 HOPELESS = -1e4  # a logit with no share of any softmax
@@ -57,28 +60,20 @@ def load_preset_settings(name: str) -> RerankerConfig:
     return merge_settings(RerankerConfig, load_preset(name).settings, {})
 
 
-@pytest.mark.parametrize(
-    ("name", "passages"), [("simlm-reranker", 64), ("simlm-nq-reranker", 64), ("master-official-reranker", 64)]
-)
-def test_the_listwise_presets_give_the_known_answer(name: str, passages: int) -> None:
+def test_the_listwise_presets_give_the_known_answer() -> None:
     # softmax over 2 1 .5 -1 and passages without a share: ln(e^2 + e + e^.5 + e^-1) - 2 = .495182
-    model = Planted(FIRST + [HOPELESS] * (passages - 4))
-    terms = build_reranker_objective(load_preset_settings(name))(model, make_batch(passages))
+    model = Planted(FIRST + [HOPELESS] * 60)
+    terms = build_reranker_objective(load_preset_settings("simlm-reranker"))(model, make_batch(64))
     assert {key: value.item() for key, value in terms.items()} == {"cross_entropy": pytest.approx(0.495182, abs=2e-6)}
-    assert model.calls == [(passages, True, True)]
-
-
-@pytest.mark.parametrize(("name", "passages"), [("simlm-reranker-official", 64), ("simlm-nq-reranker-official", 32)])
-def test_the_official_presets_give_the_known_answer_of_r_drop(name: str, passages: int) -> None:
-    # .5 * .495182 + .5 * .808275 = .651728, R-Drop .059042, together .710770
-    rest = [HOPELESS - step for step in range(passages - 4)]
+    assert model.calls == [(64, True, True)]
+    # with R-Drop: .5 * .495182 + .5 * .808275 = .651728, and the divergence
+    rest = [HOPELESS - step for step in range(60)]
     model = Planted(FIRST + rest, SECOND + rest)
-    terms = build_reranker_objective(load_preset_settings(name))(model, make_batch(passages))
-    assert terms["cross_entropy"].item() == pytest.approx(0.651728, abs=2e-6)
-    assert terms["r_drop"].item() == pytest.approx(0.059042, abs=2e-6)
-    assert sum(value.item() for value in terms.values()) == pytest.approx(0.710770, abs=2e-6)
+    terms = build_reranker_objective(load_preset_settings("simlm-reranker-official"))(model, make_batch(64))
+    expected = {"cross_entropy": pytest.approx(0.651728, abs=2e-6), "r_drop": pytest.approx(0.059042, abs=2e-6)}
+    assert {key: value.item() for key, value in terms.items()} == expected
     # All are scored without dropout and gradients; then 16 go through twice, with both.
-    assert model.calls == [(passages, False, False), (32, True, True)]
+    assert model.calls == [(64, False, False), (32, True, True)]
     assert model.training
 
 
@@ -158,50 +153,40 @@ def test_settings_that_contradict_each_other_are_rejected() -> None:
 
 
 def test_a_list_without_a_vector_is_reported_with_its_line(tmp_path: Path) -> None:
-    from drtk.data.embeddings import PairVectors
-    from drtk.errors import RecordError
-    from drtk.runtime.inputs import InputTracker
-    from drtk.training.list_reranker import collate, read_candidate_lists
-    from tests.unit.data.test_embeddings import pair_folder
-
-    folder = pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"], "q3": ["a"]})
-    vectors = PairVectors(str(folder))
+    vectors = PairVectors(str(pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"], "q3": ["a"]})))
     run = tmp_path / "run"
     run.write_text("q1 Q0 b 1 2.0 t\nq1 Q0 a 2 1.0 t\nq3 Q0 a 1 1.0 t\nq2 Q0 c 1 3.0 t\nq2 Q0 d 2 2.0 t\n")
     judged = {"q1": {"a": 1}, "q2": {"c": 1}, "q3": {"z": 1}}
+
+    def read(depth: int, **options: int) -> Any:
+        tracker = InputTracker(**options)
+        return read_candidate_lists(str(run), vectors=vectors, judgments=judged, depth=depth, tracker=tracker)
+
     with pytest.raises(RecordError, match=r"run:5: .*v has no vector of 'd' for query 'q2'"):
-        read_candidate_lists(str(run), vectors=vectors, judgments=judged, depth=5, tracker=InputTracker())
-    lists = read_candidate_lists(str(run), vectors=vectors, judgments=judged, depth=1, tracker=InputTracker())
+        read(5)
+    lists = read(1)
     assert (len(lists.lists), lists.num_without_relevant) == (1, 2)  # at depth 1 only q2 has its positive
-    lists = read_candidate_lists(str(run), vectors=vectors, judgments=judged, depth=5, tracker=InputTracker(skip_bad=1))
+    lists = read(5, skip_bad=1)
     assert (len(lists.lists), lists.num_without_relevant) == (2, 1)
     judged["q2"] = {"d": 1}  # its only positive has no vector
-    options = {"vectors": vectors, "judgments": judged, "depth": 5}
-    without = read_candidate_lists(str(run), **options, tracker=InputTracker(skip_bad=1))
+    without = read(5, skip_bad=1)
     assert (len(without.lists), without.num_without_relevant) == (1, 2)
     made = collate(lists.lists, vectors)
     assert made["present"].tolist() == [[True, True], [True, False]]
     assert made["labels"].tolist() == [[0, 1], [1, 0]]
     assert made["vectors"][:, 0, 0].tolist() == [1.0, 2.0]  # the rows of b and c
-    assert json.dumps(made["ranks"].tolist()) == "[[0, 1], [0, 1]]"
+    assert made["ranks"].tolist() == [[0, 1], [0, 1]]
 
 
 def test_runs_without_training_signal_are_rejected_with_the_reason(tmp_path: Path) -> None:
-    from drtk.data.embeddings import PairVectors
-    from drtk.runtime.inputs import InputTracker
-    from drtk.training import list_reranker
-    from tests.unit.data.test_embeddings import pair_folder
-
     vectors = PairVectors(str(pair_folder(tmp_path / "v", {"q1": ["a", "b"], "q2": ["c"]})))
     run, settings = tmp_path / "run", merge_settings(RerankerConfig, load_preset("hlatr").settings, {"depth": 2})
 
     def get_error(lines: str, judged: dict[str, dict[str, int]]) -> str:
         run.write_text(lines)
-        lists = list_reranker.read_candidate_lists(
-            str(run), vectors=vectors, judgments=judged, depth=2, tracker=InputTracker()
-        )
+        lists = read_candidate_lists(str(run), vectors=vectors, judgments=judged, depth=2, tracker=InputTracker())
         with pytest.raises(DrtkError) as fault:
-            list_reranker.plan_list_schedule(lists, settings)
+            plan_list_schedule(lists, settings)
         return str(fault.value)
 
     two = "q1 Q0 a 1 2.0 t\nq2 Q0 c 1 3.0 t\n"
