@@ -51,22 +51,16 @@ def test_vectors_are_in_the_order_of_the_texts(server: Server, monkeypatch: pyte
     assert len(messages) == 1  # a rate limit may fail every request
 
 
-def test_texts_have_prompt_and_title(server: Server) -> None:
+def test_settings_are_used_and_the_key_is_sent(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     items = [Passage("a", "text", "Title"), Query("q", "text"), "text", ""]
     assert make(server, prompt="p: ").tokenize(items) == ["p: Title text", "p: text", "p: text", "p: "]
     assert make(server, title="none").tokenize(items) == ["text", "text", "text", " "]
-
-
-def test_vectors_are_truncated_and_normalized(server: Server) -> None:
     (vector,) = make(server, dimensions=4, normalize=True)(["a b c"])
     expected = compute_vector("a b c")[:4]
     np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), rtol=1e-6)
-
-
-def test_the_key_is_sent(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_KEY, "secret")
     make(server)
-    assert [key for _, key in server.requests] == ["Bearer secret"]
+    assert [key for _, key in server.requests] == [None] * 4 + ["Bearer secret"]
 
 
 def test_a_lost_connection_is_tried_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,48 +79,37 @@ def test_a_lost_connection_is_tried_again(server: Server, monkeypatch: pytest.Mo
     assert delays == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("failures", "message"),
-    [
-        (
-            [(401, {"error": {"message": "bad key"}})],
-            r"/v1/embeddings: 401 Unauthorized: .*bad key.*; set OPENAI_API_KEY$",
-        ),
-        (
-            [(404, {"message": "no `model` x"})],
-            "404 Not Found: .*no 'model' x.*; check the model name and the URL, which often ends in /v1$",
-        ),
-        ([(422, {"detail": "y" * 400})], "422 .*: .*y{200}$"),
-        ([(302, {})], "302 Found: {}$"),
-        ([(500, {})] * 8, "500 Internal Server Error: {}$"),
-        ([(200, {"data": [{"index": 0}]})], "not a list of embeddings"),
-        ([(200, ["x"])], "not a list of embeddings"),
-        ([(200, {"data": [{"index": 1, "embedding": [1.0]}]})], "1 vectors for 1 texts"),
-        ([(200, {"data": [{"index": 0, "embedding": [1.0]}]})], "dimension 1, but had 16 before"),
-    ],
-)
-def test_a_failure_is_an_error(server: Server, failures: list[tuple[int, Any]], message: str) -> None:
+def test_a_failure_is_an_error(server: Server) -> None:
     embedder = make(server)
-    server.failures += failures
-    with pytest.raises(DrtkError, match=message):
-        embedder(["text"])
+    for status, answer, message in (
+        (401, {"error": {"message": "bad key"}}, "/v1/embeddings: 401 Unauthorized: .*bad key.*; set OPENAI_API_KEY$"),
+        (404, {"message": "no `model` x"}, "404 Not Found: .*no 'model' x.*; check the model name and the URL, which often ends in /v1$"),
+        (422, {"detail": "y" * 400}, "422 .*: .*y{200}$"),
+        (302, {}, "302 Found: {}$"),
+        (500, {}, "500 Internal Server Error: {}$"),
+        (200, {"data": [{"index": 0}]}, "not a list of embeddings"),
+        (200, ["x"], "not a list of embeddings"),
+        (200, {"data": [{"index": 1, "embedding": [1.0]}]}, "1 vectors for 1 texts"),
+        (200, {"data": [{"index": 0, "embedding": [1.0]}]}, "dimension 1, but had 16 before"),
+    ):  # fmt: skip
+        server.failures[:] = [(status, answer)] * (8 if status == 500 else 1)
+        with pytest.raises(DrtkError, match=message):
+            embedder(["text"])
 
 
 def test_unusable_models_and_settings_are_rejected(server: Server) -> None:
-    with pytest.raises(
-        DrtkError,
-        match=r"404 Not Found: .*no model other.*; check the model name and the URL, which often ends in /v1$",
+    for model, message in (
+        (server.model.replace("hashes", "other"), "404 Not Found: .*no model other"),
+        ("http://127.0.0.1/v1", "has no model name; write URL#NAME"),
+        ("http://127.0.0.1:1/v1#m", "cannot be reached"),
     ):
-        EndpointEmbedder(server.model.replace("hashes", "other"), role="query", settings=EncodeSettings())
+        with pytest.raises(DrtkError, match=message):
+            EndpointEmbedder(model, role="query", settings=EncodeSettings())
     with pytest.raises(DrtkError, match="begin an endpoint with http://"):
         resolve_model_folder("localhost:7997#m")
-    with pytest.raises(UsageError, match="has no model name; write URL#NAME"):
-        EndpointEmbedder("http://127.0.0.1/v1", role="query", settings=EncodeSettings())
     for settings in ({"pooling": "cls"}, {"max_length": 9}, {"precision": "float16"}, {"title": "sep"}):
         with pytest.raises(UsageError, match="has no effect on an endpoint"):
             make(server, **settings)
-    with pytest.raises(DrtkError, match="cannot be reached"):
-        EndpointEmbedder("http://127.0.0.1:1/v1#m", role="query", settings=EncodeSettings())
 
 
 def test_encode_index_and_search(server: Server, folder: Path, capfd: Capture) -> None:
@@ -139,9 +122,8 @@ def test_encode_index_and_search(server: Server, folder: Path, capfd: Capture) -
     server.requests.clear()
     run_command(capfd, *call, "--resume")
     assert sorted(text for body, _ in server.requests for text in body["input"]) == sorted([*texts[4:], "dimension"])
-    np.testing.assert_array_equal(
-        np.concatenate([shard.vectors for shard in read_shards("vectors")]), [compute_vector(text) for text in texts]
-    )
+    vectors = np.concatenate([shard.vectors for shard in read_shards("vectors")])
+    np.testing.assert_array_equal(vectors, [compute_vector(text) for text in texts])
     assert read_json(folder / "vectors" / "meta.json")["encoder"]["model"] == server.model
     run_command(capfd, "index", "vectors", "--type", "exact", "-o", "index")
     (query_id, _, id, rank, score, _) = run_command(capfd, "search", "index", "q.jsonl", "-k", "1").split()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -118,15 +119,13 @@ def compute_cocondenser(scene: Scene) -> Terms:
 
 
 def compute_cotmae(scene: Scene) -> Terms:
-    found = cotmae(scene.model, scene.layers("context"), scene.pairs("passage", "context"))
-    return add_terms(mlm(scene.model, scene.texts("passage")), {"context": found["context"]})
-
-
-def compute_causal(scene: Scene) -> Terms:
-    reader = scene.network.recoveries["context"].reader
-    blocks = [convert_to_gpt2(block, heads=2) for block in reader.blocks]
-    found = cotmae_causal(scene.model, blocks, scene.pairs("passage", "context"), width=3, norm=reader.norm)
-    return add_terms(mlm(scene.model, scene.texts("passage")), {"context": found["context"]})
+    reader, pairs = scene.network.recoveries["context"].reader, scene.pairs("passage", "context")
+    if hasattr(reader, "blocks"):  # the causal decoder
+        blocks = [convert_to_gpt2(block, heads=2) for block in reader.blocks]
+        terms = cotmae_causal(scene.model, blocks, pairs, width=3, norm=reader.norm)
+    else:
+        terms = cotmae(scene.model, scene.layers("context"), pairs)
+    return add_terms(mlm(scene.model, scene.texts("passage")), {"context": terms["context"]})
 
 
 def convert_to_gpt2(block: Any, *, heads: int) -> GPT2Block:
@@ -177,26 +176,19 @@ def compute_simlm_ae(scene: Scene) -> Terms:
 
 
 def compute_simlm_joint(scene: Scene) -> Terms:
-    generator = scene.network.generator
-    slot = scene.batch["encoder"]
+    inputs = scene.batch["encoder"].input_ids
     masked = [
-        Text(text.original, slot.input_ids[row, : len(text.original)].tolist(), text.hidden, text.special, text.types)
+        Text(text.original, inputs[row, : len(text.original)].tolist(), text.hidden, text.special, text.types)
         for row, text in enumerate(scene.texts("encoder"))
     ]
-    return simlm_joint(
-        scene.model,
-        scene.layers("decoder"),
-        scene.pairs("encoder", "decoder"),
-        generator=wrap_masked_lm(generator.backbone, generator.head),
-        masked=masked,
-    )
+    generator = wrap_masked_lm(scene.network.generator.backbone, scene.network.generator.head)
+    pairs = scene.pairs("encoder", "decoder")
+    return simlm_joint(scene.model, scene.layers("decoder"), pairs, generator=generator, masked=masked)
 
 
 def compute_master(scene: Scene) -> Terms:
     passes = {"mlm": "passage", "mlm_cmp": "half", "mlm_npr": "before"}
     targets = {"mkp": "keywords", "cmp": "complement", "npr": "next", "dor": "queries", "gor": "continuation"}
-    passes = {task: slot for task, slot in passes.items() if slot in scene.batch}
-    targets = {task: slot for task, slot in targets.items() if slot in scene.batch}
     examples = [
         Tasks(
             {task: scene.texts(slot, [row])[0] for task, slot in passes.items()},
@@ -225,13 +217,10 @@ def compute_diffcse(scene: Scene, *, slots: Sequence[str] = CHANGED, **options: 
     edited = []
     for number, name in enumerate(slots):
         view = number % 2
-        changed = scene.network.composition.slots[name].corruption in ("inserted", "deleted", "any")
+        is_edited = scene.network.composition.slots[name].corruption in ("inserted", "deleted", "any")
         for row, text in zip(scene.rows(name), scene.texts(name), strict=True):
-            if changed:
-                found = scene.edits(name, row, text.inputs)
-            else:
-                found = difference_labels(text.original, text.inputs)
-            edited.append(Edited(text.inputs, found, row, view))
+            edits = scene.edits(name, row, text.inputs) if is_edited else difference_labels(text.original, text.inputs)
+            edited.append(Edited(text.inputs, edits, row, view))
     return diffcse(
         scene.model,
         wrap_modules(scene),
@@ -239,7 +228,11 @@ def compute_diffcse(scene: Scene, *, slots: Sequence[str] = CHANGED, **options: 
         discriminator=scene.network.recoveries["difference"].reader.encoder,
         head=scene.target("difference").head,
         edited=edited,
-        **{"weight": 0.005, "length": MAX_LENGTH, "running": True} | options,
+        augmented=get_ids(scene, "other")[0] if "other" in scene.batch else None,
+        weight=0.005,
+        length=MAX_LENGTH,
+        running=True,
+        **options,
     )
 
 
@@ -304,13 +297,14 @@ TOKENS = ("objective.2.classes=1", "objective.2.reduction=mean")
 MASKED = (*(f"slots.{slot}.corruption=bert" for slot in CHANGED), "objective.2.target=masked", *TOKENS)
 SHARED = ('decoders.one={use="decoder"}', *(f"objective.{number}.decoder=one" for number in range(4, 9)))
 
+STS = "diffcse-sts-bert"
 CASES: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
     "mlm": ("mlm", (), lambda scene: mlm(scene.model, scene.texts("passage"))),
     "condenser": ("condenser", (), compute_condenser),
     "cocondenser": ("cocondenser", (), compute_cocondenser),
     "qac-cocondenser": ("qac-cocondenser", (), compute_cocondenser),
     "cotmae": ("cotmae", (), compute_cotmae),
-    "qac-cotmae-released": ("qac-cotmae-released", (), compute_causal),
+    "qac-cotmae-released": ("qac-cotmae-released", (), compute_cotmae),
     "retromae": ("retromae", (), compute_retromae),
     "simlm": ("simlm", (), compute_simlm(simlm)),
     "simlm-rtd": ("simlm-rtd", (), compute_simlm_rtd),
@@ -318,23 +312,11 @@ CASES: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
     "simlm, joint generator": ("simlm", JOINT, compute_simlm_joint),
     "master": ("master", (), compute_master),
     "simcse": ("simcse", (), compute_simcse),
-    "diffcse": ("diffcse-sts-bert", (), compute_diffcse),
-    "diffcse, corrective": (
-        "diffcse-sts-bert",
-        ("objective.2.target=corrected", *TOKENS),
-        lambda scene: compute_words(scene, corrected=True),
-    ),
-    "diffcse, same and next sentence": (
-        "diffcse-sts-bert",
-        BOTH,
-        lambda scene: compute_diffcse(scene, slots=(*CHANGED, "n1", "n2")),
-    ),
-    "diffcse, sum": (
-        "diffcse-transfer-roberta",
-        ("objective.2.reduction=sum",),
-        lambda scene: compute_diffcse(scene, reduction="sum", weight=0.05),
-    ),
-    "diffcse, all": ("diffcse-sts-bert", ANY, compute_diffcse),
+    "diffcse": (STS, (), compute_diffcse),
+    "diffcse, corrective": (STS, ("objective.2.target=corrected", *TOKENS), partial(compute_words, corrected=True)),
+    "diffcse, same and next sentence": (STS, BOTH, partial(compute_diffcse, slots=(*CHANGED, "n1", "n2"))),
+    "diffcse, sum": (STS, ("objective.2.reduction=sum",), partial(compute_diffcse, reduction="sum")),
+    "diffcse, all": (STS, ANY, compute_diffcse),
     "ict": ("ict", (), compute_ict),
     "mixture-example": ("mixture-example", (), compute_mixture),
 }
@@ -343,22 +325,16 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...], Callable[[Scene], Terms]]] = {
     "simlm-mlm": ("simlm-mlm", (), compute_simlm(simlm_mlm)),
     "retromae, titles": ("retromae", ("title=segment",), compute_retromae),
     "master, one decoder": ("master", SHARED, compute_master),
-    "diffcse, only masked": (
-        "diffcse-sts-bert",
-        ("generator.scope=masked", "generator.decode=sample"),
-        compute_diffcse,
-    ),
-    "diffcse, conditional mlm": ("diffcse-sts-bert", MASKED, lambda scene: compute_words(scene, corrected=False)),
-    "diffcse, as negative": (
-        "diffcse-sts-bert",
-        (*OTHERS, 'objective.1.extra_negatives=["other"]'),
-        lambda scene: compute_diffcse(scene, augmented=get_ids(scene, "other")[0], augmented_as="negative"),
-    ),
-    "diffcse, as positive": (
-        "diffcse-sts-bert",
-        (*OTHERS, 'objective.1.extra_positives=["other"]'),
-        lambda scene: compute_diffcse(scene, augmented=get_ids(scene, "other")[0], augmented_as="positive"),
-    ),
+    "diffcse, only masked": (STS, ("generator.scope=masked", "generator.decode=sample"), compute_diffcse),
+    "diffcse, conditional mlm": (STS, MASKED, partial(compute_words, corrected=False)),
+    **{
+        f"diffcse, as {role}": (
+            STS,
+            (*OTHERS, f'objective.1.extra_{role}s=["other"]'),
+            partial(compute_diffcse, augmented_as=role),
+        )
+        for role in ("negative", "positive")
+    },
 }
 WITH_GAPS = {"qac-cocondenser": "b", "cotmae": "context", "qac-cotmae-released": "context", "master": "next"}
 WITH_GAPS |= {"mixture-example": "query", "ict": "query", "diffcse, same and next sentence": "n1"}
@@ -386,9 +362,8 @@ def test_batch_norm_in_training_uses_statistics_of_both_views(files: Pretraining
     changes = ('slots.two={view="passage", corruption="deleted", rate=0.3}', "projectors.head.kind=bn")
     scene = Scene(files.prepare("simcse", *changes).randomize_weights().disable_dropout())
     scene.network.train()
-    assert_terms_agree(
-        scene.stage.terms(scene.batch), simcse(scene.model, wrap_modules(scene), get_ids(scene, "one", "two"))
-    )
+    expected = simcse(scene.model, wrap_modules(scene), get_ids(scene, "one", "two"))
+    assert_terms_agree(scene.stage.terms(scene.batch), expected)
 
 
 @pytest.mark.parametrize("case", ["simlm", "cocondenser"])

@@ -39,10 +39,9 @@ class Shelf:
         return " ".join(self._pieces.tokenizer.convert_ids_to_tokens(text.ids.tolist()))
 
 
-@pytest.fixture
-def shelf(tmp_path, monkeypatch) -> Shelf:
-    monkeypatch.setenv("DRTK_CACHE", str(tmp_path / "cache"))
-    return Shelf(tmp_path)
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    return Shelf(tmp_path_factory.mktemp("views"))
 
 
 def apply_view(name: str, corpus, row: int, *, seed: object = 0, max_tokens: int = 100, **options):
@@ -103,9 +102,8 @@ def test_title_is_added_with_or_without_separator(shelf):
 def test_random_crop_of_a_pair_starts_with_token_type_0(shelf):
     corpus = shelf(make_passage("p", "a b c d", title="e f"))
     types = {"e f [SEP] a": [0, 0, 0, 1], "f [SEP] a b": [0, 0, 1, 1], "[SEP] a b c": [0, 1, 1, 1], "a b c d": [0] * 4}
-    actual = [
-        apply_view("passage", corpus, 0, seed=n, max_tokens=4, title="segment", crop="random")[""] for n in range(40)
-    ]
+    options = {"max_tokens": 4, "title": "segment", "crop": "random"}
+    actual = [apply_view("passage", corpus, 0, seed=seed, **options)[""] for seed in range(40)]
     assert {shelf.decode(each): each.types.tolist() for each in actual} == types
 
 
@@ -115,16 +113,10 @@ def test_pair_is_truncated_longest_first(shelf):
     def decode_passage(row: int, max_tokens: int) -> str:
         return shelf.decode(apply_view("passage", corpus, row, max_tokens=max_tokens, title="segment")[""])
 
-    assert [decode_passage(0, max_tokens) for max_tokens in (6, 5, 4)] == [
-        "e f [SEP] a b c",
-        "e f [SEP] a b",
-        "e [SEP] a b",
-    ]
-    assert [decode_passage(1, max_tokens) for max_tokens in (8, 7, 6)] == [
-        "d e f g [SEP] a b c",
-        "d e f [SEP] a b c",
-        "d e f [SEP] a b",
-    ]
+    expected = ["e f [SEP] a b c", "e f [SEP] a b", "e [SEP] a b"]
+    assert [decode_passage(0, max_tokens) for max_tokens in (6, 5, 4)] == expected
+    expected = ["d e f g [SEP] a b c", "d e f [SEP] a b c", "d e f [SEP] a b"]
+    assert [decode_passage(1, max_tokens) for max_tokens in (8, 7, 6)] == expected
 
 
 def test_weights_are_cropped_and_title_weights_prepended(shelf):
@@ -139,9 +131,8 @@ def test_weights_are_cropped_and_title_weights_prepended(shelf):
 
 def test_title_without_weights_is_rejected_if_the_text_has_weights(shelf):
     corpus = shelf(make_passage("p", title="e", weights=[1, 2, 3, 4]), fields={"weights"})
-    with pytest.raises(
-        MismatchError, match=r"passage 'p' has weights but no 'title_weights'; run `drtk termweight --set title=join`"
-    ):
+    message = "passage 'p' has weights but no 'title_weights'; run `drtk termweight --set title=join`"
+    with pytest.raises(MismatchError, match=message):
         apply_view("passage", corpus, 0, title="join")
     assert apply_view("passage", corpus, 0)[""].weights.tolist() == [1, 2, 3, 4]
 
@@ -150,16 +141,13 @@ CORPORA = {
     "abc": [*chunks("A", "a b c.", "d e f.", "g h i.", "j k l."), *chunks("B", "m. n.")],
     "gap": [make_passage("A#0", "a b c"), make_passage("A#2", "d e. f"), *chunks("B", "a b. c.")],
     "queries": [make_passage("p", queries=["a", "b", "b", "c"]), make_passage("q", queries=[""])],
-    "long queries": [
-        make_passage("p", queries=["a wording", "b", "c d"]),
-        make_passage("q", queries=[*"abcdefghijkl"]),
-    ],
+    "long": [make_passage("p", queries=["a wording", "b", "c d"]), make_passage("q", queries=[*"abcdefghijkl"])],
     "continuations": [make_passage("p", continuations=["a b", "c"]), make_passage("q", "d e f", continuations=[" "])],
     "first": chunks("A", "a b. c d. e f. g h.", "i j. k l.", "m n."),
     "last": chunks("A", "a b. c d.", "e f. g h.", "i j. k l. m n. o p."),
     "three": [make_passage("p", "a b c")],
 }
-FIELDS_OF = {"queries": {"queries"}, "long queries": {"queries"}, "continuations": {"continuations"}, "three": set()}
+FIELDS_OF = {"queries": {"queries"}, "long": {"queries"}, "continuations": {"continuations"}, "three": set()}
 
 
 @pytest.mark.parametrize(
@@ -182,33 +170,21 @@ FIELDS_OF = {"queries": {"queries"}, "long queries": {"queries"}, "continuations
         ("first", "pair.b", 1, {"spans": "overlap", "max_tokens": 6}, {"k l . m n ."}),  # 1 of 2
         ("first", "pair.b", 1, {"spans": "overlap", "max_tokens": 1}, {"k"}),
         ("last", "pair.b", 2, {"spans": "overlap", "max_tokens": 9}, {"e f . g h . i j .", "g h . i j . k l ."}),
-        (
-            "last",
-            "pair.b",
-            2,
-            {"spans": "overlap"},
-            {"a b . c d . e f . g h . i j .", "a b . c d . e f . g h . i j . k l ."},
-        ),
+        ("last", "pair.b", 2, {"spans": "overlap"}, {"a b . c d . e f . g h . i j .", "a b . c d . e f . g h . i j . k l ."}),
         ("queries", "query", 0, {}, {"a", "b", "c"}),
         ("queries", "query", 0, {"limit": 1}, {"a"}),
         ("queries", "query", 1, {}, set()),
         ("queries", "queries", 1, {}, set()),
-        ("long queries", "queries", 0, {"limit": 2}, {"a word ##ing [SEP] b"}),
-        (
-            "long queries",
-            "queries",
-            0,
-            {"max_tokens": 7},
-            {"a word ##ing [SEP] b [SEP] c", "word ##ing [SEP] b [SEP] c d"},
-        ),
-        ("long queries", "queries", 1, {}, {" [SEP] ".join("abcdefghij")}),  # 10 by default
+        ("long", "queries", 0, {"limit": 2}, {"a word ##ing [SEP] b"}),
+        ("long", "queries", 0, {"max_tokens": 7}, {"a word ##ing [SEP] b [SEP] c", "word ##ing [SEP] b [SEP] c d"}),
+        ("long", "queries", 1, {}, {" [SEP] ".join("abcdefghij")}),  # 10 by default
         ("continuations", "continuation", 0, {}, {"a b", "c"}),
         ("continuations", "continuation", 0, {"limit": 1}, {"a b"}),
         ("continuations", "continuation", 1, {}, {"d e f"}),  # the passage, without a continuation
         ("three", "crop", 0, {}, {"a", "b", "c"}),  # at least one token
         ("three", "crop", 0, {"shortest": 1.0, "longest": 1.0}, {"a b c"}),
     ],
-)
+)  # fmt: skip
 def test_views_return_the_texts_of_their_rows(shelf, corpus, view, row, options, expected):
     rows = shelf(*CORPORA[corpus], fields=FIELDS_OF.get(corpus, {"documents", "sentences"}))
     name, _, part = view.partition(".")
