@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import MPNetConfig, MPNetModel
 
 import drtk.models.device as device_module
 from drtk.errors import DrtkError, MismatchError, MissingDependency
@@ -47,30 +48,22 @@ def test_states_are_the_hidden_states_of_transformers(family: str, attention: st
     assert not {*map(id, backbone.parameters())} & {*map(id, copies.parameters())}
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "distilbert"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
 @torch.no_grad()
 def test_embeddings_are_the_norm_of_word_position_and_type(family: str) -> None:
     adapter = BackboneAdapter(get_base_model(create_masked_lm(family)))
     ids, _ = create_padded_batch(adapter.backbone, lengths=(8,))
     table = adapter.backbone.embeddings
-    types = table.token_type_embeddings.weight[0] if hasattr(table, "token_type_embeddings") else 0.0
-    expected = table.LayerNorm(table.word_embeddings(ids) + adapter.embed_positions(8) + types)
-    torch.testing.assert_close(adapter.embed(ids), expected)
-
-
-@torch.no_grad()
-def test_electra_projects_embeddings_without_the_bias() -> None:
-    adapter = BackboneAdapter(get_base_model(create_masked_lm("electra")))
-    backbone = adapter.backbone
-    narrow = backbone.embeddings.position_embeddings.weight[:8]
-    assert narrow.shape[-1] == 16
-    expected = backbone.embeddings_project(narrow) - backbone.embeddings_project.bias
-    torch.testing.assert_close(adapter.embed_positions(8), expected)
+    if family == "electra":  # it projects embeddings; positions without the bias
+        projection, narrow = adapter.backbone.embeddings_project, table.position_embeddings.weight[:8]
+        torch.testing.assert_close(adapter.embed_positions(8), projection(narrow) - projection.bias)
+    else:
+        types = table.token_type_embeddings.weight[0] if hasattr(table, "token_type_embeddings") else 0.0
+        expected = table.LayerNorm(table.word_embeddings(ids) + adapter.embed_positions(8) + types)
+        torch.testing.assert_close(adapter.embed(ids), expected)
 
 
 def test_what_a_backbone_lacks_is_rejected() -> None:
-    from transformers import MPNetConfig, MPNetModel
-
     other = MPNetModel(MPNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
     with pytest.raises(MismatchError, match="type mpnet; use one of type bert, roberta"):
         BackboneAdapter(other)
@@ -87,19 +80,13 @@ def test_random_layers_have_the_spread_of_the_configuration(family: str) -> None
     adapter = BackboneAdapter(get_base_model(create_masked_lm(family)))
     torch.manual_seed(3)
     first = adapter.create_layers(2)
-    torch.manual_seed(3)
-    again = adapter.create_layers(2)
     assert type(first[0]) is type(adapter.layers[-1])
-    for one, same in zip(first.parameters(), again.parameters(), strict=True):
-        torch.testing.assert_close(one, same)
     matrices = [[parameter for parameter in layer.parameters() if parameter.dim() == 2] for layer in first]
     assert not torch.equal(matrices[0][0], matrices[1][0])
     spread = torch.cat([parameter.flatten() for layer in matrices for parameter in layer]).std().item()
     # normal(0, .02); ModernBERT cuts at 2 sd, which leaves .88 of it, and writes back with .02 / sqrt(2 * 4 layers)
     assert spread == pytest.approx(0.02, rel=0.05) if family != "modernbert" else 0.008 < spread < 0.018
     assert all(bool((each.weight == 1).all()) for each in first.modules() if isinstance(each, nn.LayerNorm))
-    hidden = adapter.run_layers(first, torch.randn(2, 5, 32), adapter.build_attention_mask(torch.ones(2, 5)))[-1]
-    assert hidden.shape == (2, 5, 32)
 
 
 @torch.no_grad()
@@ -124,11 +111,10 @@ def test_gradient_checkpointing_reaches_the_layers_of_the_adapter() -> None:
     enable_gradient_checkpointing(backbone)
     torch.manual_seed(0)
     calls = []
-    hook = backbone.encoder.layer[0].intermediate.register_forward_hook(lambda *_: calls.append(1))
+    backbone.encoder.layer[0].intermediate.register_forward_hook(lambda *_: calls.append(1))
     saving = adapter.encode(ids, seen)[-1]
     torch.testing.assert_close(saving, plain)
     saving.sum().backward()
-    hook.remove()
     assert len(calls) == 2  # forward, and again for the backward pass
 
 

@@ -13,6 +13,11 @@ from drtk.models.biencoder import BiEncoder, load_towers, save_towers
 from tests.tiny_models import make_passages, save_tiny_encoder
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny_encoder(tmp_path_factory.mktemp("models") / "m"))
+
+
 def make_inputs(towers, count: int = 12) -> dict[str, torch.Tensor]:
     batch = {}
     for role in ("query", "passage"):
@@ -21,8 +26,8 @@ def make_inputs(towers, count: int = 12) -> dict[str, torch.Tensor]:
     return batch
 
 
-def test_groups_of_like_length_give_the_vectors_and_gradients_of_one_batch(tmp_path: Path):
-    towers = load_towers(str(save_tiny_encoder(tmp_path / "m")), overrides={}, untied=False)
+def test_groups_of_like_length_give_the_vectors_and_gradients_of_one_batch(folder: str):
+    towers = load_towers(folder, overrides={}, untied=False)
     results = []
     for tokens in (None, 4):
         model = BiEncoder(towers["passage"].encoder, group_overhead=tokens)
@@ -35,8 +40,7 @@ def test_groups_of_like_length_give_the_vectors_and_gradients_of_one_batch(tmp_p
     torch.testing.assert_close(results[0][2], results[1][2], rtol=1e-3, atol=1e-5)
 
 
-def test_untied_encoders_are_copies(tmp_path: Path):
-    folder = str(save_tiny_encoder(tmp_path / "m"))
+def test_untied_encoders_are_copies(folder: str):
     tied, untied = (load_towers(folder, overrides={}, untied=untied) for untied in (False, True))
     assert list(tied) == ["passage"]
     query, passage = (next(untied[role].encoder.parameters()) for role in ("query", "passage"))
@@ -46,8 +50,8 @@ def test_untied_encoders_are_copies(tmp_path: Path):
     assert frozen == ["backbone.pooler.dense.weight", "backbone.pooler.dense.bias"]
 
 
-def test_the_query_encoder_encodes_queries_and_the_passage_encoder_passages(tmp_path: Path):
-    towers = load_towers(str(save_tiny_encoder(tmp_path / "m")), overrides={}, untied=True)
+def test_the_query_encoder_encodes_queries_and_pairs_are_saved_and_found_again(folder: str, tmp_path: Path):
+    towers = load_towers(folder, overrides={}, untied=True)
     with torch.no_grad():
         next(towers["query"].encoder.parameters()).neg_()
         queries, found = BiEncoder(towers["passage"].encoder, towers["query"].encoder).eval()(**make_inputs(towers))
@@ -56,12 +60,6 @@ def test_the_query_encoder_encodes_queries_and_the_passage_encoder_passages(tmp_
     torch.testing.assert_close(both[0], both[1])
     torch.testing.assert_close(found, both[1])
     assert not torch.allclose(queries, both[0], atol=1e-2)
-
-
-def test_pairs_of_towers_are_saved_and_found_again(tmp_path: Path):
-    towers = load_towers(str(save_tiny_encoder(tmp_path / "m")), overrides={}, untied=True)
-    with torch.no_grad():
-        next(towers["query"].encoder.parameters()).add_(1)
     save_towers(towers, tmp_path / "pair")
     actual = load_towers(str(tmp_path / "pair"), overrides={}, untied=False)
     assert sorted(actual) == ["passage", "query"]

@@ -45,14 +45,20 @@ from drtk.models.seq2seq import (
     count_bytes_per_token,
     load_generation_model,
 )
-from tests.tiny_models import make_passages, save_tiny_generator
+from tests.tiny_models import make_passages
 
 LENGTHS = (5, 9, 12, 3, 7)
 
 
-def cut_at_end(writer: GenerationModel, rows: torch.Tensor, begin: int) -> list[list[int]]:
-    """Return the generated tokens of each row, from index `begin` up to the end token."""
-    lists = [row[begin:].tolist() for row in rows]
+def generate_in_transformers(
+    writer: GenerationModel, ids: torch.Tensor, mask: torch.Tensor, *, n: int, beams: int, max_new_tokens: int = 12
+) -> list[list[int]]:
+    """Return the tokens that transformers generates, without the end token."""
+    rows = writer.model.generate(
+        input_ids=ids, attention_mask=mask, do_sample=False, num_beams=beams, num_return_sequences=n, pad_token_id=0,
+        max_new_tokens=max_new_tokens,
+    )  # fmt: skip
+    lists = [row[1 if writer.is_encoder_decoder else ids.shape[1] :].tolist() for row in rows]
     return [row[: next((at for at, token in enumerate(row) if token in writer.ends), len(row))] for row in lists]
 
 
@@ -136,21 +142,16 @@ def test_samples_depend_only_on_seed_and_key(kind: str) -> None:
 def test_greedy_and_beam_texts_are_those_of_transformers(kind: str) -> None:
     writer = create_tiny_writer(kind)
     ids, mask = make_inputs(writer, [0, 1, 2, 3])
-    common = {"input_ids": ids, "attention_mask": mask, "do_sample": False, "max_new_tokens": 12, "pad_token_id": 0}
-    begin = 1 if writer.is_encoder_decoder else ids.shape[1]
-    greedy = GenerationSettings(n=1, decode="greedy", max_new_tokens=12)
-    ours = generate_tokens(writer, ids, mask, list("abcd"), greedy, seed=1)
-    assert flatten(ours) == cut_at_end(writer, writer.model.generate(**common), begin)
-    beam = GenerationSettings(n=2, decode="beam", beams=3, max_new_tokens=12)
-    theirs = cut_at_end(writer, writer.model.generate(**common, num_beams=3, num_return_sequences=2), begin)
-    assert flatten(generate_tokens(writer, ids, mask, list("abcd"), beam, seed=1)) == theirs
+    for settings in (GenerationSettings(n=1, decode="greedy"), GenerationSettings(n=2, decode="beam", beams=3)):
+        ours = generate_tokens(writer, ids, mask, list("abcd"), replace(settings, max_new_tokens=12), seed=1)
+        beams = settings.beams if settings.decode == "beam" else 1
+        assert flatten(ours) == generate_in_transformers(writer, ids, mask, n=settings.n, beams=beams)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("decode", ["sample", "greedy"])
-def test_texts_of_inputs_that_join_the_batch_later_are_the_same(kind: str, decode: str) -> None:
+def test_texts_of_inputs_that_join_the_batch_later_are_the_same(kind: str) -> None:
     writer, keys = create_tiny_writer(kind), list("abcde")
-    settings = GenerationSettings(n=1 if decode == "greedy" else 3, decode=decode, max_new_tokens=16)
+    settings = GenerationSettings(n=3, max_new_tokens=16)
     expected = generate_tokens(writer, *make_inputs(writer, [0, 1, 2, 3, 4]), keys, settings, seed=7)
     order, calls = [3, 1, 0, 4, 2], 0
 
@@ -169,28 +170,25 @@ def test_texts_of_inputs_that_join_the_batch_later_are_the_same(kind: str, decod
     assert texts == {(row, at): text for row, group in enumerate(expected) for at, text in enumerate(group)}
 
 
-def test_batches_are_processed_together_and_returned_in_order(tmp_path: Path) -> None:
-    folder = str(save_tiny_generator(tmp_path / "t5", "t5"))
-    texts = [passage.text for passage in make_passages(30)]
-    parts = [slice(0, 11), slice(11, 11), slice(11, 13), slice(13, 30)]
+def test_batches_are_processed_together_and_returned_in_order(models: Path) -> None:
+    texts = [passage.text for passage in make_passages(16)]
+    parts = [slice(0, 5), slice(5, 5), slice(5, 7), slice(7, 16)]
     generated = []
     for batch_tokens in (None, 150):
         settings = GenerationSettings(n=3, max_new_tokens=12, batch_tokens=batch_tokens)
-        generator = TextGenerator(folder, settings, seed=3, device="cpu")
-        batches = [(generator.tokenize(texts[part]), [f"d{at}" for at in range(30)][part]) for part in parts]
+        generator = TextGenerator(f"{models}/t5", settings, seed=3, device="cpu")
+        batches = [(generator.tokenize(texts[part]), [f"d{at}" for at in range(16)][part]) for part in parts]
         generated.append([*generator.generate_batches(batches)])
         assert generated[-1] == [generator.generate(*batch) for batch in batches]
     assert generated[0] == generated[1]
-    assert [len(batch) for batch in generated[0]] == [11, 0, 2, 17]
+    assert [len(batch) for batch in generated[0]] == [5, 0, 2, 9]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
-def test_the_cache_with_its_padding_fits_into_the_token_budget(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_padded_cache_fits_into_the_budget(kind: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     budget = 480
     settings = GenerationSettings(n=2, max_new_tokens=8, batch_tokens=budget, top_p=1.0)
-    generator = TextGenerator(str(save_tiny_generator(tmp_path / kind, kind)), settings, seed=3, device="cpu")
+    generator = TextGenerator(f"{models}/{kind}", settings, seed=3, device="cpu")
     passages = [passage.text for passage in make_passages(30)]
     short = [text[:9] for text in passages] * 3
     texts = short + [" ".join([text] * 9) for text in passages[:1]] + short
@@ -210,21 +208,13 @@ def test_the_cache_with_its_padding_fits_into_the_token_budget(
     assert 0.7 * budget < max(sizes) <= budget
 
 
-def test_memory_of_a_token_is_that_of_keys_and_values() -> None:
-    for kind in ("t5", "bart", "gpt2"):
-        assert (
-            count_bytes_per_token(create_tiny_writer(kind)) == 2 * 2 * 32 * 4
-        )  # layers, keys and values, width, float32
-
-
-def test_caches_and_logits_of_the_default_budget_fit_into_half_of_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = str(save_tiny_generator(tmp_path / "t5", "t5"))
+def test_the_default_budget_is_half_of_a_gpu(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("t5", "bart", "gpt2"):  # 2 layers, keys and values, width 32, float32
+        assert count_bytes_per_token(create_tiny_writer(kind)) == 2 * 2 * 32 * 4
     free = 1 << 30
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free, free))
     for new in (1, 64):
-        generator = TextGenerator(folder, GenerationSettings(max_new_tokens=new), seed=3, device="cpu")
+        generator = TextGenerator(f"{models}/t5", GenerationSettings(max_new_tokens=new), seed=3, device="cpu")
         assert generator._choose_budget() == 16_384
         generator._device = torch.device("cuda")
         vocabulary = generator._model.model.config.vocab_size
@@ -234,10 +224,8 @@ def test_caches_and_logits_of_the_default_budget_fit_into_half_of_a_gpu(
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
-def test_loaded_models_have_the_logits_of_transformers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    folder = save_tiny_generator(tmp_path / kind, kind)
+def test_logits_equal_transformers(models: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    folder = models / kind
     writer = load_generation_model(folder)
     assert not any(isinstance(module, NewGELUActivation) for module in writer.model.modules())
     monkeypatch.setattr("drtk.models.seq2seq._CPU_ENCODED_TOKENS", 25)  # two texts of 12 tokens
@@ -270,16 +258,9 @@ def test_finished_rows_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert widths[-1] < 40
 
 
-WAYS = [
-    GenerationSettings(n=1, decode="greedy"),
-    GenerationSettings(n=3),
-    GenerationSettings(n=2, decode="beam", beams=3),
-]
-
-
-@pytest.mark.parametrize("settings", WAYS, ids=["greedy", "sample", "beams"])
-def test_every_decoding_method_begins_with_the_forced_token(settings: GenerationSettings) -> None:
-    settings = replace(settings, max_new_tokens=10)
+@pytest.mark.parametrize(("decode", "n", "beams"), [("greedy", 1, 1), ("sample", 3, 1), ("beam", 2, 3)])
+def test_every_decoding_method_begins_with_the_forced_token(decode: Any, n: int, beams: int) -> None:
+    settings = GenerationSettings(n=n, decode=decode, max_new_tokens=10, **({"beams": beams} if beams > 1 else {}))
     writer = create_tiny_writer("bart")
     ids, mask = make_inputs(writer, [0, 1, 2, 3])
     free = generate_tokens(writer, ids, mask, list("abcd"), settings, seed=1)
@@ -287,14 +268,9 @@ def test_every_decoding_method_begins_with_the_forced_token(settings: Generation
     writer.first = 7
     forced = generate_tokens(writer, ids, mask, list("abcd"), settings, seed=1)
     assert all(text[0] == 7 for text in flatten(forced))
-    if settings.decode != "sample":
-        writer.model.generation_config.forced_bos_token_id = 7
-        beams = settings.beams if settings.decode == "beam" else 1
-        theirs = writer.model.generate(
-            input_ids=ids, attention_mask=mask, do_sample=False, num_beams=beams, num_return_sequences=settings.n,
-            max_new_tokens=10, pad_token_id=0,
-        )  # fmt: skip
-        assert flatten(forced) == cut_at_end(writer, theirs, 1)
+    writer.model.generation_config.forced_bos_token_id = 7
+    if decode != "sample":
+        assert flatten(forced) == generate_in_transformers(writer, ids, mask, max_new_tokens=10, n=n, beams=beams)
 
 
 def test_the_forced_first_token_is_stored_in_the_folder(tmp_path: Path) -> None:
@@ -316,11 +292,7 @@ def test_beam_search_ignores_the_generation_settings_that_sampling_ignores() -> 
     wishes = {"no_repeat_ngram_size": 1, "min_length": 11, "repetition_penalty": 3.0, "num_beams": 7, "max_length": 4}
     for name, value in wishes.items():
         setattr(writer.model.generation_config, name, value)
-    obeyed = writer.model.generate(
-        input_ids=ids, attention_mask=mask, do_sample=False, num_beams=3, num_return_sequences=2, max_new_tokens=12,
-        pad_token_id=0,
-    )  # fmt: skip
-    assert [row[1:].tolist() for row in obeyed] != flatten(before)  # they do matter
+    assert generate_in_transformers(writer, ids, mask, n=2, beams=3) != flatten(before)  # they do matter
     assert generate_tokens(writer, ids, mask, list("abcd"), settings, seed=1) == before
     assert writer.model.generation_config.no_repeat_ngram_size == 1
 
@@ -370,17 +342,14 @@ def test_the_temperature_sharpens_the_distribution() -> None:
     assert kept[0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(("top_p", "width"), [(0.64, 2), (0.66, 5)])  # .40 + .25 = .65
-def test_all_tokens_are_sorted_only_if_the_most_likely_are_too_few(monkeypatch, top_p: float, width: int) -> None:
+def test_all_tokens_are_sorted_only_if_the_most_likely_are_too_few(monkeypatch) -> None:
     monkeypatch.setattr(generation, "_TOP_P_TOKENS", 2)
-    kept, tokens = compute_filtered_probabilities(FIVE, top_k=0, top_p=top_p, temperature=1.0)
-    expected = np.array([0.40, 0.25, 0.20, 0, 0][:width])
-    assert tokens[0].tolist() == [0, 1, 2, 3, 4][:width]
-    assert kept[0].tolist() == pytest.approx(expected / expected.sum(), abs=2e-6)
-
-
-def test_a_text_that_needs_all_tokens_does_not_change_the_others(monkeypatch) -> None:
-    monkeypatch.setattr(generation, "_TOP_P_TOKENS", 2)
+    for top_p, width in ((0.64, 2), (0.66, 5)):  # .40 + .25 = .65
+        kept, tokens = compute_filtered_probabilities(FIVE, top_k=0, top_p=top_p, temperature=1.0)
+        expected = np.array([0.40, 0.25, 0.20, 0, 0][:width])
+        assert tokens[0].tolist() == [0, 1, 2, 3, 4][:width]
+        assert kept[0].tolist() == pytest.approx(expected / expected.sum(), abs=2e-6)
+    # a text that needs all tokens does not change the others
     logits = torch.tensor([[0.0, 9.0, 8.0, 0.0, 0.0], [0.0, 0.1, 0.2, 0.3, 0.4]])
     alone, alone_tokens = compute_filtered_probabilities(logits[:1], top_k=0, top_p=0.9, temperature=1.0)
     both, tokens = compute_filtered_probabilities(logits, top_k=0, top_p=0.9, temperature=1.0)

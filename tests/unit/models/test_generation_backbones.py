@@ -34,13 +34,15 @@ def test_decoder_only_encoders_compute_the_vectors_of_sentence_transformers(
     tmp_path: Path, architecture: str, end: str, side: str, pooling: Any, include_prompt: bool, settings: dict[str, Any]
 ) -> None:
     library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
-
+    parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
     save(tmp_path / "plain", architecture, train_tokenizer(end=end, side=side), **SIZE, **settings)
     with silence_transformers():
-        modules = [Transformer(str(tmp_path / "plain")), Pooling(32, pooling, include_prompt=include_prompt)]
+        modules = [
+            parts.Transformer(str(tmp_path / "plain")),
+            parts.Pooling(32, pooling, include_prompt=include_prompt),
+        ]
         prompts = {"query": "Instruct: find passages\nQuery: ", "document": ""}
-        library.SentenceTransformer(modules=[*modules, Normalize()], prompts=prompts).save(str(tmp_path / "m"))
+        library.SentenceTransformer(modules=[*modules, parts.Normalize()], prompts=prompts).save(str(tmp_path / "m"))
         model = library.SentenceTransformer(str(tmp_path / "m"), device="cpu")
     queries, passages = ([row["text"] for row in rows] for rows in (QUERIES, PASSAGES))
     for role, texts, encode in (

@@ -39,9 +39,7 @@ def test_words_become_pieces_between_special_tokens():
     tokenizer = train_tokenizer(["low lower lowest"] * 5, InitModelSettings(**SMALL, vocab_size=60))
     assert tokenizer.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = tokenizer.convert_ids_to_tokens(tokenizer("LOW Löwer")["input_ids"])
-    assert pieces[0] == "[CLS]"
-    assert pieces[-1] == "[SEP]"
-    assert pieces[1] == "low"
+    assert (pieces[0], pieces[1], pieces[-1]) == ("[CLS]", "low", "[SEP]")
     assert tokenizer.decode(tokenizer("low lowest")["input_ids"], skip_special_tokens=True) == "low lowest"
     pair = tokenizer("low", "lower")
     assert pair["token_type_ids"] == [0, 0, 0] + [1] * (len(pair["input_ids"]) - 3)
@@ -53,9 +51,6 @@ def test_the_model_has_the_requested_size(tmp_path: Path):
     config = load_encoder(save_tiny_encoder(tmp_path / "m", intermediate=50)).encoder.backbone.config
     size = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
     assert (*size, config.max_position_embeddings) == (2, 32, 4, 50, 64)
-
-
-def test_invalid_sizes_and_empty_texts_are_rejected():
     settings = InitModelSettings(**SMALL | {"heads": 3}, vocab_size=60)
     tokenizer = train_tokenizer(["some words"], settings)
     with pytest.raises(UsageError, match="`hidden` 16: must be a multiple of `heads` 3"):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from drtk.errors import MismatchError, UsageError
 from drtk.models.config import EncodeSettings
@@ -21,20 +22,18 @@ from tests.run_commands import Capture, run_command
 from tests.tiny_models import make_collection, save_tiny_encoder, write_collection
 
 library = pytest.importorskip("sentence_transformers")
+parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
 TEXTS = [row["text"] for row in make_collection(20)[1]]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a model of static embeddings with prompts."""
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-    from transformers import AutoTokenizer
-
     folder = tmp_path_factory.mktemp("static")
     tokenizer = AutoTokenizer.from_pretrained(save_tiny_encoder(folder / "bert"))
     weights = np.random.default_rng(1).normal(size=(len(tokenizer), 16)).astype(np.float32)
     with silence_transformers():
-        modules = [StaticEmbedding(tokenizer.backend_tokenizer, embedding_weights=weights)]
+        modules = [parts.StaticEmbedding(tokenizer.backend_tokenizer, embedding_weights=weights)]
         model = library.SentenceTransformer(modules=modules, prompts={"query": "find rivers: ", "document": ""})
         model.save(str(folder / "m"))
     return folder / "m"
@@ -77,9 +76,7 @@ def test_the_network_is_not_kept_until_it_is_needed(folder: Path) -> None:
     np.testing.assert_array_equal(embedder(TEXTS), make(folder, "query")(TEXTS))
 
 
-def test_modules_with_code_of_their_own_need_trust(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_modules_need_trust(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(folder, tmp_path / "m")
     modules = (tmp_path / "m" / "modules.json").read_text()
     kind = json.loads(modules)[0]["type"]
@@ -94,18 +91,14 @@ def test_modules_with_code_of_their_own_need_trust(
     np.testing.assert_array_equal(make(tmp_path / "m", "query")(TEXTS), make(folder, "query")(TEXTS))
 
 
-def test_an_index_encodes_its_queries_with_the_library(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_collection(tmp_path, 20)
-    run_command(capfd, "encode", "corpus.jsonl", "--model", folder, "--set", "dimensions=8", "-o", "v")
-    run_command(capfd, "index", "v", "-o", "i")
-    lines = [line.split() for line in run_command(capfd, "search", "i", "queries.jsonl", "-k", "1").splitlines()]
-    passages, queries, _ = make_collection(20)
+def test_an_index_encodes_its_queries_with_the_library(folder: Path, tmp_path: Path, capfd: Capture) -> None:
+    corpus, queries, _ = write_collection(tmp_path, 20)
+    run_command(capfd, "encode", corpus, "--model", folder, "--set", "dimensions=8", "-o", tmp_path / "v")
+    run_command(capfd, "index", tmp_path / "v", "-o", tmp_path / "i")
+    lines = [line.split() for line in run_command(capfd, "search", tmp_path / "i", queries, "-k", "1").splitlines()]
+    passages = make_collection(20)[0]
     model = library.SentenceTransformer(str(folder), device="cpu", truncate_dim=8)
     documents = model.encode_document([f"{row['title']} {row['text']}" for row in passages])
-    scores = model.similarity(model.encode_query([row["text"] for row in queries]), documents)
-    best = torch.max(scores, dim=1)
+    best = torch.max(model.similarity(model.encode_query(TEXTS), documents), dim=1)
     assert [line[2] for line in lines] == [passages[int(index)]["_id"] for index in best.indices]
     assert [float(line[4]) for line in lines] == pytest.approx(best.values.tolist(), abs=1e-5)

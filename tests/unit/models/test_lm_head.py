@@ -27,26 +27,40 @@ from tests.tiny_models import find_minilm, save_tiny_encoder
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_scores_are_those_of_transformers(family: str, tmp_path: Path) -> None:
-    save_random_masked_lm(family, tmp_path / "m")
-    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "m").eval()
+    model = save_random_masked_lm(family, tmp_path / "m")
     backbone, head, tokenizer = load_masked_lm(tmp_path / "m")
     ids, seen = create_padded_batch(model)
-    expected = model(input_ids=ids, attention_mask=seen).logits
+    logits = model(input_ids=ids, attention_mask=seen).logits
     hidden = BackboneAdapter(backbone).encode(ids, seen)[-1]
-    torch.testing.assert_close(head.compute_logits(hidden), expected)
+    torch.testing.assert_close(head.compute_logits(hidden), logits)
     features = head.compute_features(hidden)
     assert features.shape[-1] == head.weight.shape[1] == (16 if family == "electra" else 32)
-    torch.testing.assert_close(features @ head.weight.T + head.bias, expected)
+    torch.testing.assert_close(features @ head.weight.T + head.bias, logits)
     assert len(tokenizer) == head.weight.shape[0]
+    assert {name.partition(".")[0] for name, _ in head.named_parameters()} == {"dense", "norm", "bias"}  # tied
+    assert head.weight is backbone.get_input_embeddings().weight
     assert not head.is_untrained
-
-
-def test_a_tied_head_uses_the_embeddings_of_the_encoder() -> None:
-    model = create_masked_lm("bert")
-    head = LMHead(model, model.bert)
-    assert head.weight is model.bert.embeddings.word_embeddings.weight
-    # dense 32 * 32 + 32, norm 2 * 32, and a bias for each of 97 word pieces
-    assert sum(parameter.numel() for parameter in head.parameters()) == 32 * 32 + 32 + 64 + 97
+    # an encoder folder with its head beside it becomes a masked language model
+    text_encoder = load_encoder(tmp_path / "m")
+    head = load_lm_head(tmp_path / "m", text_encoder.encoder.backbone)
+    head.dense.weight.mul_(1.5)  # as training would change it
+    head.bias.add_(0.25)
+    save_encoder(text_encoder, tmp_path / "e")
+    digest = digest_weights(tmp_path / "e")
+    save_lm_head(head, tmp_path / "e")
+    assert digest_weights(tmp_path / "e") == digest
+    backbone, again, _ = load_masked_lm(tmp_path / "e")
+    expected = head.compute_logits(text_encoder.encoder.backbone(input_ids=ids, attention_mask=seen).last_hidden_state)
+    assert (expected - logits).abs().max() > 0.1
+    torch.testing.assert_close(again.compute_logits(BackboneAdapter(backbone).encode(ids, seen)[-1]), expected)
+    save_pretrained_model(*load_trained_masked_lm(tmp_path / "e"), tmp_path / "out")
+    whole, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    torch.testing.assert_close(whole.eval()(input_ids=ids, attention_mask=seen).logits, expected)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer("rivers")["input_ids"] == text_encoder.tokenizer("rivers")["input_ids"]
+    assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == family
 
 
 def test_untied_output_embeddings_are_loaded(tmp_path: Path) -> None:
@@ -71,34 +85,6 @@ def test_an_encoder_without_a_head_gets_one() -> None:
     assert head.dense.weight.std().item() == pytest.approx(0.02, rel=0.05)
     torch.manual_seed(1)
     torch.testing.assert_close(load_lm_head(folder, backbone).dense.weight, head.dense.weight)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@torch.no_grad()
-def test_an_encoder_folder_with_its_head_beside_becomes_a_masked_language_model(family: str, tmp_path: Path) -> None:
-    model = save_random_masked_lm(family, tmp_path / "m")
-    text_encoder = load_encoder(tmp_path / "m")
-    head = load_lm_head(tmp_path / "m", text_encoder.encoder.backbone)
-    head.dense.weight.mul_(1.5)  # as training would change it
-    head.bias.add_(0.25)
-    save_encoder(text_encoder, tmp_path / "e")
-    digest = digest_weights(tmp_path / "e")
-    save_lm_head(head, tmp_path / "e")
-    assert digest_weights(tmp_path / "e") == digest
-    backbone, again, _ = load_masked_lm(tmp_path / "e")
-    ids, seen = create_padded_batch(model)
-    expected = head.compute_logits(text_encoder.encoder.backbone(input_ids=ids, attention_mask=seen).last_hidden_state)
-    assert (expected - model(input_ids=ids, attention_mask=seen).logits).abs().max() > 0.1
-    torch.testing.assert_close(again.compute_logits(BackboneAdapter(backbone).encode(ids, seen)[-1]), expected)
-
-    save_pretrained_model(*load_trained_masked_lm(tmp_path / "e"), tmp_path / "out")
-    whole, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not report["missing_keys"]
-    assert not report["unexpected_keys"]
-    torch.testing.assert_close(whole.eval()(input_ids=ids, attention_mask=seen).logits, expected)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert tokenizer("rivers")["input_ids"] == text_encoder.tokenizer("rivers")["input_ids"]
-    assert AutoModel.from_pretrained(tmp_path / "out").config.model_type == family
 
 
 def test_heads_that_are_missing_damaged_or_of_another_model_are_rejected(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,15 +16,23 @@ from torch import Tensor
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.expansion.term_weights.bprop import FirstTokenAttention
-from drtk.models.checkpoint import load_encoder, load_masked_lm, save_encoder
+from drtk.models.checkpoint import embed_texts, load_encoder, load_masked_lm, save_encoder
 from drtk.models.cross_encoder import identify_scorer, init_cross_encoder, load_cross_encoder
 from drtk.models.seq2seq import load_generation_model
 from drtk.models.term_weighter import init_term_weight_model
+from drtk.runtime.remote_code import TRUST_VARIABLE
 from drtk.text.tokenizers import load_tokenizer
 from tests.backbone_families import FAMILIES, save_random_masked_lm
-from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder, save_tiny_generator
+from tests.run_commands import Capture, run_command
+from tests.tiny_models import (
+    add_remote_code,
+    save_tiny_cross_encoder,
+    save_tiny_encoder,
+    save_tiny_generator,
+    write_collection,
+)
 
-Weights = dict[str, Tensor]
+Folders, Weights = dict[str, Path], dict[str, Tensor]
 
 
 def start(folder: Path) -> Any:
@@ -45,21 +54,25 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Folders:
     """Write a model folder for each entry of LOADERS."""
     path = tmp_path_factory.mktemp("models")
     save_random_masked_lm("bert", path / "bert")
     scorer = save_tiny_cross_encoder(path / "scorer")
-    writers = {arch: save_tiny_generator(path / arch, arch) for arch in ("t5", "gpt2")}
-    return dict.fromkeys(LOADERS, path / "bert") | {"cross-encoder": scorer} | writers
+    return (
+        dict.fromkeys(LOADERS, path / "bert")
+        | {"cross-encoder": scorer}
+        | {arch: models / arch for arch in ("t5", "gpt2")}
+    )
 
 
-def rename_weights(change: Callable[[str], str]) -> Callable[[Weights], Weights]:
-    return lambda weights: {change(name): weight for name, weight in weights.items()}
+def rename_weights(change: Callable[[str], str | None]) -> Callable[[Weights], Weights]:
+    """Return a function that renames weights, and drops those whose new name is None."""
+    return lambda weights: {new: weight for name, weight in weights.items() if (new := change(name)) is not None}
 
 
 def drop_weights(is_dropped: Callable[[str], bool]) -> Callable[[Weights], Weights]:
-    return lambda weights: {name: weight for name, weight in weights.items() if not is_dropped(name)}
+    return rename_weights(lambda name: None if is_dropped(name) else name)
 
 
 def copy_with_weights(folder: Path, to: Path, change: Callable[[Weights], Weights]) -> Path:
@@ -83,30 +96,22 @@ def is_in_layer_0(name: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_missing_weights_and_unexpected_layers_are_reported(
-    folders: dict[str, Path], tmp_path: Path, kind: str
-) -> None:
-    lost = copy_with_weights(folders[kind], tmp_path / "m", drop_weights(is_in_layer_0))
-    with pytest.raises(MismatchError, match=r"m: its weights do not match its config\.json \(\d+ missing: .*\.0\."):
-        LOADERS[kind](lost)
-
+def test_missing_weights_and_unexpected_layers_are_reported(folders: Folders, tmp_path: Path, kind: str) -> None:
     def add_layer(given: Weights) -> Weights:
-        copies = {n.replace(".0.", ".7.", 1): w for n, w in given.items() if is_in_layer_0(n)}
-        return given | copies
+        return given | {n.replace(".0.", ".7.", 1): w for n, w in given.items() if is_in_layer_0(n)}
 
-    with pytest.raises(MismatchError, match=r"m: its weights do not match its config\.json \(\d+ unexpected: .*\.7\."):
-        LOADERS[kind](copy_with_weights(folders[kind], tmp_path / "x" / "m", add_layer))
+    for change, problem in ((drop_weights(is_in_layer_0), r"missing: .*\.0\."), (add_layer, r"unexpected: .*\.7\.")):
+        changed = copy_with_weights(folders[kind], tmp_path / problem[:7], change)
+        with pytest.raises(MismatchError, match=rf": its weights do not match its config\.json \(\d+ {problem}"):
+            LOADERS[kind](changed)
 
 
-def test_weights_of_another_shape_are_reported(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_weights_of_another_shape_or_with_a_prefix_are_reported(folders: Folders, tmp_path: Path) -> None:
     name = "bert.embeddings.word_embeddings.weight"
     cut = copy_with_weights(folders["encoder"], tmp_path / "m", lambda given: given | {name: given[name][:, :16]})
     message = r"1 of another shape: embeddings\.word_embeddings\.weight: \[\d+, 16\], not"
     with pytest.raises(MismatchError, match=message):
         load_encoder(cut)
-
-
-def test_weights_with_a_prefix_are_rejected(folders: dict[str, Path], tmp_path: Path) -> None:
     wrapped = copy_with_weights(folders["encoder"], tmp_path / "x", rename_weights("module.".__add__))
     with pytest.raises(MismatchError, match=r"missing: .*unexpected: module\.bert\.embeddings"):
         load_encoder(wrapped)
@@ -125,30 +130,27 @@ def test_poolers_and_buffers_of_older_checkpoints_are_optional(tmp_path: Path) -
     folder = save_tiny_encoder(tmp_path / "m")
 
     def older(weights: Weights) -> Weights:
-        return drop_weights(lambda name: "pooler" in name)(weights) | {
-            "embeddings.position_ids": torch.arange(64)[None]
-        }
+        kept = drop_weights(lambda name: "pooler" in name)(weights)
+        return kept | {"embeddings.position_ids": torch.arange(64)[None]}
 
     for loader in (load_encoder, start, load_masked_lm):
         loader(copy_with_weights(folder, tmp_path / f"no-pooler-{loader.__name__}", older))
         loader(folder)
 
 
-def test_half_a_language_model_head_is_rejected(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_half_a_language_model_head_is_rejected(folders: Folders, tmp_path: Path) -> None:
     name = "cls.predictions.transform.dense.weight"
     half = copy_with_weights(folders["masked LM"], tmp_path / "m", drop_weights(name.__eq__))
     with pytest.raises(MismatchError, match=rf"m: the masked-LM head has no weights for {name}"):
         load_masked_lm(half)
 
 
-@pytest.mark.parametrize("kind", ["encoder", "cross-encoder", "t5"])
-def test_a_folder_without_tokenizer_files_is_rejected(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
-    shutil.copytree(folders[kind], tmp_path / "m")
+def test_a_folder_without_tokenizer_files_is_rejected(folders: Folders, tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["encoder"], tmp_path / "m")
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / "m" / name).unlink()
-        for load in (LOADERS[kind], lambda folder: load_tokenizer(str(folder))):
-            with pytest.raises(MismatchError, match=r"m: has no tokenizer files \(tokenizer\.json"):
-                load(tmp_path / "m")
+        (folder / name).unlink()
+        with pytest.raises(MismatchError, match=r"m: has no tokenizer files \(tokenizer\.json"):
+            load_tokenizer(str(folder))
 
 
 def test_a_cased_tokenizer_without_its_configuration_is_rejected(tmp_path: Path) -> None:
@@ -182,21 +184,18 @@ def test_a_vocabulary_file_is_enough_unless_it_is_truncated(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["encoder", "cross-encoder", "t5"])
-def test_a_vocabulary_larger_than_the_embeddings_is_rejected(
-    folders: dict[str, Path], tmp_path: Path, kind: str
-) -> None:
-    shutil.copytree(folders[kind], tmp_path / "m")
-    tokenizer = load_tokenizer(str(folders[kind]))
+def test_a_vocabulary_larger_than_the_embeddings_is_rejected(folders: Folders, tmp_path: Path, kind: str) -> None:
+    folder, tokenizer = shutil.copytree(folders[kind], tmp_path / "m"), load_tokenizer(str(folders[kind]))
     rows = len(tokenizer)
     tokenizer.add_tokens(["anewword"])
-    tokenizer.save_pretrained(tmp_path / "m")
+    tokenizer.save_pretrained(folder)
     message = rf"m: its tokenizer has token ids up to {rows}, but the model has \d+ embeddings"
     with pytest.raises(MismatchError, match=message):
-        LOADERS[kind](tmp_path / "m")
+        LOADERS[kind](folder)
 
 
 @pytest.mark.parametrize("kind", ["encoder", "cross-encoder", "t5", "identity"])
-def test_a_model_with_untrusted_code_is_rejected(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+def test_a_model_with_untrusted_code_is_rejected(folders: Folders, tmp_path: Path, kind: str) -> None:
     code = {"auto_map": {"AutoConfig": "configuration_x.XConfig", "AutoModel": "modeling_x.XModel"}}
     folder = copy_with_config(folders.get(kind, folders["encoder"]), tmp_path / "m", model_type="x", **code)
     load = LOADERS.get(kind, lambda path: identify_scorer(str(path)))
@@ -204,9 +203,7 @@ def test_a_model_with_untrusted_code_is_rejected(folders: dict[str, Path], tmp_p
         load(folder)
 
 
-def test_a_saved_tokenizer_does_not_keep_the_truncation_of_its_last_call(
-    folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_saved_tokenizer_does_not_keep_its_last_truncation(folders: Folders, tmp_path: Path) -> None:
     model = load_encoder(folders["encoder"])
     save_encoder(model, tmp_path / "unused")
     model.tokenizer(["a b c d"], truncation=True, max_length=3, padding="max_length")
@@ -214,9 +211,7 @@ def test_a_saved_tokenizer_does_not_keep_the_truncation_of_its_last_call(
     assert (tmp_path / "used" / "tokenizer.json").read_bytes() == (tmp_path / "unused" / "tokenizer.json").read_bytes()
 
 
-def test_remote_code_for_a_known_type_is_reported_when_its_weights_do_not_match(
-    folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_remote_code_is_reported_when_weights_do_not_match(folders: Folders, tmp_path: Path) -> None:
     folder = copy_with_config(folders["encoder"], tmp_path / "m", auto_map={"AutoModel": "modeling_x.XModel"})
     load_encoder(folder)
     other = copy_with_weights(folder, tmp_path / "other", rename_weights(lambda name: name.replace("query", "qkv")))
@@ -224,7 +219,7 @@ def test_remote_code_for_a_known_type_is_reported_when_its_weights_do_not_match(
         load_encoder(other)
 
 
-def test_an_unknown_model_type_without_code_is_a_one_line_error(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_an_unknown_model_type_without_code_is_a_one_line_error(folders: Folders, tmp_path: Path) -> None:
     for kind in ("t5", "gpt2"):  # their encoders load
         load_encoder(folders[kind])
     with pytest.raises(DrtkError, match="does not recognize this architecture") as caught:
@@ -233,11 +228,44 @@ def test_an_unknown_model_type_without_code_is_a_one_line_error(folders: dict[st
     assert "`" not in str(caught.value)  # names in backquotes would be printed as options
 
 
-def test_a_damaged_pytorch_file_is_reported_without_the_advice_to_load_it_unsafely(
-    folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_damaged_pytorch_file_is_reported(folders: Folders, tmp_path: Path) -> None:  # not with torch's advice
     folder = copy_with_config(folders["encoder"], tmp_path / "m")
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"c__builtin__\neval\n")
     with pytest.raises(DrtkError, match="a PyTorch file is damaged or contains code; restore the folder"):
         load_encoder(folder)
+
+
+@pytest.fixture
+def trust(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setenv(TRUST_VARIABLE, "1")
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+
+
+@pytest.mark.usefixtures("trust")
+def test_models_with_trusted_code_load(tmp_path: Path) -> None:
+    encoder = save_tiny_encoder(tmp_path / "encoder")
+    plain = embed_texts(load_encoder(encoder), ["rivers rivering", "engines"], role="query")
+    own = embed_texts(load_encoder(add_remote_code(encoder)), ["rivers rivering", "engines"], role="query")
+    np.testing.assert_allclose(own, 2 * plain, rtol=1e-5)
+    reranker = load_cross_encoder(add_remote_code(save_tiny_cross_encoder(tmp_path / "reranker")))
+    assert type(reranker.model).__name__ == "TwiceClassifier"
+    generator = load_generation_model(add_remote_code(save_tiny_generator(tmp_path / "writer", "gpt2")))
+    assert type(generator.model).__name__ == "TwiceGPT2"
+
+
+@pytest.mark.usefixtures("trust")
+def test_a_trained_model_contains_the_code(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+    write_collection(folder, 20)
+    add_remote_code(save_tiny_encoder(folder / "m"))
+    monkeypatch.delenv(TRUST_VARIABLE)
+    call = "train-retriever examples.jsonl --corpus corpus.jsonl --queries queries.jsonl --model m -o out".split()
+    call += ["--max-steps", "1", "--batch-size", "4"]
+    with pytest.raises(MismatchError, match=r"give `trust_remote_code` \(before the command\)"):
+        run_command(capfd, *call)
+    run_command(capfd, "--trust-remote-code", *call)
+    run_command(capfd, "encode", "corpus.jsonl", "--model", "out", "-o", "vectors")
+    monkeypatch.delenv(TRUST_VARIABLE)
+    with pytest.raises(MismatchError, match="requires remote code"):
+        load_encoder(folder / "out")

@@ -85,7 +85,7 @@ CASES = [(model_type, {}) for model_type in MODEL_TYPES] + [("llama", {"is_causa
 
 @pytest.mark.parametrize(("model_type", "changes"), CASES)
 @pytest.mark.parametrize("left", [False, True])
-def test_states_and_gradients_equal_those_with_padding(
+def test_states_and_gradients_equal_padded_ones(
     model_type: str, changes: dict[str, bool], left: bool, count_calls: Count
 ) -> None:
     padded = create_model(model_type, **changes)
@@ -261,17 +261,18 @@ def test_pretraining_without_padding(preset: str, files: PretrainingFiles, count
         check_training(tmp_path, count_calls, *call, "--micro-batch-size", "2")
 
 
-@pytest.mark.parametrize("how", ["grad_cache=5", "lora=2", "reranker"])
-def test_fine_tuning_without_padding(how: str, count_calls: Count, tmp_path: Path) -> None:
-    corpus, queries, examples = write_collection(tmp_path, 12)
-    if how == "lora=2":
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [("train-retriever", "grad_cache=5"), ("train-retriever", "lora=2"), ("train-reranker", "warmup=0.1")],
+)
+def test_fine_tuning_without_padding(command: str, more: str, count_calls: Count, tmp_path: Path) -> None:
+    if more == "lora=2":
         pytest.importorskip("peft")
-    save, command = (
-        (save_tiny_encoder, "train-retriever") if "=" in how else (save_tiny_cross_encoder, "train-reranker")
-    )
-    model, more = remove_dropout(save(tmp_path / "model")), ["--set", how] if "=" in how else []
+    corpus, queries, examples = write_collection(tmp_path, 12)
+    save = save_tiny_encoder if command == "train-retriever" else save_tiny_cross_encoder
+    model = remove_dropout(save(tmp_path / "model"))
     call = [command, examples, "--corpus", corpus, "--queries", queries, "--model", model, "--negatives", "3"]
-    check_training(tmp_path, count_calls, *call, *more)
+    check_training(tmp_path, count_calls, *call, "--set", more)
 
 
 def test_encoding_and_scoring_without_padding(count_calls: Count, tmp_path: Path) -> None:

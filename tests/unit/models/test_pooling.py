@@ -45,11 +45,6 @@ def test_each_mode_has_hand_computed_values_with_and_without_a_prompt(mode: str,
     assert pool(hidden, mask, (mode,), skip=1)[0].tolist() == pytest.approx(WITHOUT_FIRST[mode])
 
 
-def test_several_modes_are_concatenated():
-    hidden, mask = pad_tokens("right")
-    assert pool(hidden, mask, ("cls", "lasttoken"))[0].tolist() == [1.0, 8.0, 7.0, 5.0]
-
-
 def test_half_precision_is_summed_in_float32():
     hidden = torch.full((1, 4096, 1), 1.0, dtype=torch.bfloat16)  # bfloat16 cannot count beyond 256
     actual = pool(hidden, torch.ones(1, 4096, dtype=torch.long), ("mean_sqrt_len_tokens",))

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
 
 from drtk.errors import DrtkError, MismatchError
 from drtk.models.checkpoint import load_encoder, save_encoder
@@ -17,6 +19,7 @@ from drtk.retrieval.encode import Embedder
 from tests.tiny_models import find_minilm, save_tiny_encoder
 
 st = pytest.importorskip("sentence_transformers")
+parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
 
 TEXTS = [
     "rivers engineer", "", "violins " * 90, "Gardens MARKETED winterish", "copper-sailor, castle's: 3.14 é ß 水 🙂",
@@ -37,37 +40,23 @@ def save_and_load(
     plain: Path, folder: Path, *modules: Any, length: int | None = None, lower: bool = False, **given: Any
 ) -> Any:
     """Save a SentenceTransformer of the plain encoder and `modules`; load it again."""
-    from sentence_transformers.sentence_transformer.modules import Transformer
-
-    first = Transformer(str(plain), max_seq_length=length, do_lower_case=lower)
+    first = parts.Transformer(str(plain), max_seq_length=length, do_lower_case=lower)
     st.SentenceTransformer(modules=[first, *modules], device="cpu", **given).save(str(folder))
     return st.SentenceTransformer(str(folder), device="cpu")
 
 
-def make_module(name: str, *given: Any, **named: Any) -> Any:
-    from sentence_transformers.sentence_transformer import modules
-
-    return getattr(modules, name)(*given, **named)
-
-
-@pytest.mark.parametrize(  # other poolings are below
-    ("mode", "options"),
-    [("weightedmean", {}), ("lasttoken", {}), ("mean_sqrt_len_tokens", {}), ("mean", {"length": 9, "lower": True})],
-)
-def test_poolings_length_and_lowercasing(plain: Path, tmp_path: Path, mode: str, options: dict[str, Any]):
-    theirs = save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, mode), **options)
+@pytest.mark.parametrize("options", [{}, {"length": 9, "lower": True}])
+def test_poolings_length_and_lowercasing(plain: Path, tmp_path: Path, options: dict[str, Any]):
+    modes = ("weightedmean", "lasttoken", "mean_sqrt_len_tokens", "mean")  # others are below
+    theirs = save_and_load(plain, tmp_path / "m", parts.Pooling(32, modes), **options)
     ours = Embedder(str(tmp_path / "m"), role="passage")
     np.testing.assert_allclose(ours(TEXTS), theirs.encode(TEXTS), atol=1e-5)
 
 
 def test_two_poolings_dense_layers_and_normalization(plain: Path, tmp_path: Path):
-    import torch
-
-    first = make_module("Dense", 64, 24, activation_function=torch.nn.Tanh(), use_residual=True)
-    second = make_module("Dense", 24, 24, bias=False, activation_function=torch.nn.Identity(), use_residual=False)
-    theirs = save_and_load(
-        plain, tmp_path / "m", make_module("Pooling", 32, ("mean", "cls")), first, second, make_module("Normalize")
-    )
+    first = parts.Dense(64, 24, activation_function=torch.nn.Tanh(), use_residual=True)
+    second = parts.Dense(24, 24, bias=False, activation_function=torch.nn.Identity(), use_residual=False)
+    theirs = save_and_load(plain, tmp_path / "m", parts.Pooling(32, ("mean", "cls")), first, second, parts.Normalize())
     ours = Embedder(str(tmp_path / "m"), role="passage")
     found = ours(TEXTS)
     assert ours.dimension == 24
@@ -82,7 +71,7 @@ def test_two_poolings_dense_layers_and_normalization(plain: Path, tmp_path: Path
 @pytest.mark.parametrize(("include", "name"), [(False, "document"), (True, "passage")])
 def test_prompts_of_both_roles(plain: Path, tmp_path: Path, include: bool, name: str):
     prompts = {"query": "rivers engine: ", name: "castled "}
-    pooling = make_module("Pooling", 32, "mean", include_prompt=include)
+    pooling = parts.Pooling(32, "mean", include_prompt=include)
     theirs = save_and_load(plain, tmp_path / "m", pooling, prompts=prompts)
     for role, prompt in (("query", "query"), ("passage", name)):
         ours = Embedder(str(tmp_path / "m"), role=role)
@@ -92,7 +81,7 @@ def test_prompts_of_both_roles(plain: Path, tmp_path: Path, include: bool, name:
 
 def test_prompts_of_other_names_are_not_used_but_named(plain: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     prompts = {"web_search_query": "rivers engine: ", "sts_query": "castled "}  # as in E5-Mistral
-    theirs = save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, "mean"), prompts=prompts)
+    theirs = save_and_load(plain, tmp_path / "m", parts.Pooling(32, "mean"), prompts=prompts)
     with caplog.at_level("WARNING", "drtk"):
         ours = Embedder(str(tmp_path / "m"), role="query")
     np.testing.assert_allclose(ours(TEXTS), theirs.encode_query(TEXTS), atol=1e-5)
@@ -104,7 +93,7 @@ def test_prompts_of_other_names_are_not_used_but_named(plain: Path, tmp_path: Pa
 
 
 def test_the_old_layout_is_read_too(plain: Path, tmp_path: Path):
-    theirs = save_and_load(plain, tmp_path / "m", make_module("Pooling", 32, ("max", "mean")), make_module("Normalize"))
+    save_and_load(plain, tmp_path / "m", parts.Pooling(32, ("max", "mean")), parts.Normalize())
     old = {"word_embedding_dimension": 32, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}
     (tmp_path / "m" / "1_Pooling" / "config.json").write_text(json.dumps(old | {"pooling_mode_cls_token": False}))
     settings = {"max_seq_length": 12, "do_lower_case": False}
@@ -115,7 +104,7 @@ def test_the_old_layout_is_read_too(plain: Path, tmp_path: Path):
 
 
 def test_truncated_vectors_and_similarity(plain: Path, tmp_path: Path):
-    pooling = make_module("Pooling", 32, "cls")
+    pooling = parts.Pooling(32, "cls")
     theirs = save_and_load(plain, tmp_path / "m", pooling, truncate_dim=5, similarity_fn_name="dot")
     ours = Embedder(str(tmp_path / "m"), role="query")
     assert (ours.dimension, ours.similarity) == (5, "dot")
@@ -123,9 +112,6 @@ def test_truncated_vectors_and_similarity(plain: Path, tmp_path: Path):
 
 
 def test_a_plain_encoder_has_cls_pooling_and_dot_product_unless_told_otherwise(plain: Path):
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-
     model, tokenizer = AutoModel.from_pretrained(plain).eval(), AutoTokenizer.from_pretrained(plain)
     inputs = tokenizer(TEXTS, padding=True, truncation=True, max_length=64, return_tensors="pt")
     with torch.no_grad():
@@ -142,11 +128,8 @@ def test_a_plain_encoder_has_cls_pooling_and_dot_product_unless_told_otherwise(p
     assert other.identity["digest"] != ours.identity["digest"]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls+max"])
-def test_saved_encoders_load_in_sentence_transformers_and_transformers(tmp_path: Path, pooling: str):
-    from transformers import AutoModel
-
-    folder = save_tiny_encoder(tmp_path / "m", pooling=pooling, normalize=True)
+def test_saved_encoders_load_in_sentence_transformers_and_transformers(tmp_path: Path):
+    folder = save_tiny_encoder(tmp_path / "m", pooling="cls+max", normalize=True)
     ours = Embedder(str(folder), role="passage")(TEXTS)
     theirs = st.SentenceTransformer(str(folder), device="cpu")
     np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-5)
@@ -172,7 +155,7 @@ def test_real_weights_give_equal_vectors():
 
 
 def test_damaged_and_foreign_folders_are_rejected_in_one_line(plain: Path, tmp_path: Path):
-    save_and_load(plain, tmp_path / "norm", make_module("Pooling", 32, "cls"), make_module("LayerNorm", 32))
+    save_and_load(plain, tmp_path / "norm", parts.Pooling(32, "cls"), parts.LayerNorm(32))
     with pytest.raises(MismatchError, match=r"LayerNorm is not supported"):
         Embedder(str(tmp_path / "norm"), role="query")
     with pytest.raises(MismatchError, match="not a model folder"):

@@ -27,17 +27,13 @@ class FakeLLM:
     engines: ClassVar[list[dict[str, Any]]]
     requests: ClassVar[list[tuple[list[int], dict[str, Any]]]]
 
-    def __init__(
-        self, *, model: str, dtype: str, max_model_len: int, generation_config: str, trust_remote_code: bool
-    ) -> None:
+    def __init__(self, *, model, dtype, max_model_len, generation_config, trust_remote_code):
         assert not trust_remote_code
         os.write(1, b"[Gloo] Rank 0 is connected\n")
         subprocess.run(["echo", "loading weights"], check=True)
         self.engines.append({"model": model, "dtype": dtype, "length": max_model_len, "config": generation_config})
 
-    def generate(
-        self, prompts: list[dict[str, list[int]]], sampling_params: list[Any], *, use_tqdm: bool = True
-    ) -> list[Any]:
+    def generate(self, prompts, sampling_params, *, use_tqdm=True):
         outputs = []
         for prompt, params in zip(prompts, sampling_params, strict=True):
             ids = prompt["prompt_token_ids"]
@@ -86,8 +82,12 @@ def test_greedy_texts_come_first_and_samples_have_the_settings_and_a_seed(models
         assert all(0 <= request["seed"] < 2**63 for request in samples)
 
 
-def test_the_engine_reads_the_models_folder_and_no_weights_are_loaded_twice(models, vllm):
+def test_the_engine_reads_the_models_folder_and_no_weights_are_loaded_twice(models, vllm, capfd):
     generator = make_generator(models / "gpt2", precision="bfloat16")
+    assert capfd.readouterr() == ("", "[Gloo] Rank 0 is connected\nloading weights\n")  # stdout is for records
+    os.write(1, b"record\n")
+    assert capfd.readouterr().out == "record\n"
+    assert os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr"
     length = generator.max_input_tokens + 4
     folder = str((models / "gpt2").resolve())
     assert vllm.engines == [{"model": folder, "dtype": "bfloat16", "length": length, "config": "vllm"}]
@@ -105,29 +105,20 @@ def test_batches_keep_their_sizes_and_order_and_an_empty_text_has_a_prompt(model
 
 def test_continue_text_runs_the_engine(models, vllm, folder, capfd):
     write_rows(folder / "c.jsonl", [{"_id": text[:3], "title": "", "text": text} for text in TEXTS])
-    rows = run_rows(
-        capfd, f"continue-text c.jsonl --model {models}/gpt2 --engine vllm --n 2 --max-new-tokens 8 --bare -q"
-    )
+    call = f"continue-text c.jsonl --model {models}/gpt2 --engine vllm --n 2 --max-new-tokens 8 --bare -q"
+    rows = run_rows(capfd, call)
     assert [(row["_id"], len(row["continuations"])) for row in rows] == [(text[:3], 2) for text in TEXTS]
     assert len(vllm.requests) == len(TEXTS)
 
 
-def test_stdout_is_for_records(models, vllm, monkeypatch, capfd):
-    make_generator(models / "gpt2")
-    out, err = capfd.readouterr()
-    assert (out, err) == ("", "[Gloo] Rank 0 is connected\nloading weights\n")
-    os.write(1, b"record\n")
-    assert capfd.readouterr().out == "record\n"
-    assert os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr"
-
-
 def test_beams_encoder_decoders_and_a_missing_package_are_errors(models, vllm, monkeypatch):
-    with pytest.raises(UsageError, match="`engine` vllm cannot be combined with `decode` beam"):
-        make_generator(models / "gpt2", decode="beam")
-    with pytest.raises(UsageError, match="batch_tokens"):
-        make_generator(models / "gpt2", batch_tokens=100)
-    with pytest.raises(UsageError, match="must be at most 2 with `engine` vllm"):
-        make_generator(models / "gpt2", decode="sample", temperature=3)
+    for settings, message in (
+        ({"decode": "beam"}, "`engine` vllm cannot be combined with `decode` beam"),
+        ({"batch_tokens": 100}, "batch_tokens"),
+        ({"decode": "sample", "temperature": 3}, "must be at most 2 with `engine` vllm"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            make_generator(models / "gpt2", **settings)
     with pytest.raises(UsageError, match=r"`device` cuda:1: `engine` vllm uses the first GPU"):
         load_generator(str(models / "gpt2"), ExpansionSettings(engine="vllm"), seed=3, device="cuda:1")
     with pytest.raises(MismatchError, match="requires a decoder-only model"):
