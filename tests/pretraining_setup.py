@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -207,21 +206,6 @@ def randomize_weights(module: nn.Module, *, seed: int) -> None:
                 buffer.copy_(1 + 0.3 * torch.rand(buffer.shape, generator=draw))
 
 
-def set_predictions(stage: PretrainingSetup, *shares: Sequence[float]) -> None:
-    """Make the masked-LM head predict WORD with these probabilities: one sequence per call of the head."""
-    head, asked = stage.network.head, iter(shares)
-    size = len(head.weight)
-    head.own_weight = nn.Parameter(torch.eye(size))
-    head.bias = nn.Parameter(torch.zeros(size))
-
-    def compute_features(hidden: Tensor) -> Tensor:
-        rows = make_log_probabilities(*next(asked), vocabulary=size)
-        assert len(rows) == len(hidden)
-        return rows
-
-    head.compute_features = compute_features
-
-
 def compute_gradients(stage: PretrainingSetup, loss: Tensor) -> dict[str, Tensor]:
     """Return the gradients of a loss by parameter; zeros for parameters without gradient."""
     names, weights = zip(*[pair for pair in stage.network.named_parameters() if pair[1].requires_grad], strict=True)
@@ -231,17 +215,6 @@ def compute_gradients(stage: PretrainingSetup, loss: Tensor) -> dict[str, Tensor
         for name, weight, slope in zip(names, weights, found, strict=True)
     }
 
-
-WORD = 10  # the word piece of synthetic texts
-
-
-def make_log_probabilities(*shares: float, vocabulary: int) -> Tensor:
-    """Return log-probabilities, (shares, vocabulary): `shares` for WORD, the remainder evenly for the other pieces."""
-    rows = torch.empty(len(shares), vocabulary, dtype=torch.float64)
-    for row, share in enumerate(shares):
-        rows[row] = math.log((1 - share) / (vocabulary - 1))
-        rows[row, WORD] = math.log(share)
-    return rows.float()
 
 
 def wrap_masked_lm(backbone: Any, head: Any) -> Any:

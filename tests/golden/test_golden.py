@@ -10,7 +10,7 @@ import pytest
 from tests.contract.collection import Collection
 from tests.contract.run_drtk import run_in_process
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "output"
 UPDATE = bool(os.environ.get("DRTK_UPDATE_GOLDEN"))
 
 # File name -> command line in the folder of the collection. Only output that is equal on every machine.
@@ -30,30 +30,19 @@ CALLS = {
     "validate.txt": "validate documents.jsonl --as passages",
     "validate-run.txt": "validate first.run --as run --qrels qrels.tsv --corpus documents.jsonl",
     "show.txt": "show queries.jsonl --count 2",
-    "presets.txt": "presets",
 }
 
 
-@pytest.fixture(autouse=True)
-def _in_the_collection(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(collection.folder)
-    monkeypatch.setenv("COLUMNS", "100")
-
-
-def compare(name: str, output: bytes) -> None:
-    """Compare `output` with the file `name`, or write the file if DRTK_UPDATE_GOLDEN is set."""
-    path = HERE / name
-    if UPDATE:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(output)
-    assert path.exists(), "run: just golden"
-    assert output.decode().splitlines() == path.read_bytes().decode().splitlines()
-    assert output == path.read_bytes()
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    return Collection(tmp_path_factory.mktemp("collection"))
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_output_is_unchanged(name):
+def test_output_is_unchanged(name: str, collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(collection.folder)
     outcome = run_in_process(*CALLS[name].split(), "--quiet")
-    assert outcome.status == 0, outcome.err
-    assert outcome.err == ""
-    compare(f"output/{name}", outcome.out)
+    assert (outcome.status, outcome.err) == (0, "")
+    if UPDATE:
+        (HERE / name).write_bytes(outcome.out)
+    assert outcome.out.decode() == (HERE / name).read_bytes().decode()

@@ -80,9 +80,7 @@ class CudaTensor(Tensor):
 
 
 @pytest.mark.parametrize("autocast", [True, False])
-def test_liger_kernel_gets_inputs_in_the_dtype_in_which_the_model_computes(
-    autocast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_liger_kernel_gets_the_compute_dtype(autocast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     dtypes: list[torch.dtype] = []
 
     class FakeLoss:

@@ -30,7 +30,7 @@ PRESET = "dpr-nq-roberta-shared"
 
 
 def create_setup(data: Path, **changes: Any) -> TrainingSetup:
-    generator = {"aux_generator": str(data / "generator")} if changes.get("aux") != "none" else {}
+    generator = {"aux_generator": str(data / "generator")}
     return TrainingSetup.create(data / "model", load_settings(PRESET, **SIZE | generator | changes))
 
 
@@ -75,9 +75,8 @@ def test_token_corruption_does_not_depend_on_the_batch(data: Path):
 
 def test_incompatible_encoders_and_generators_are_rejected(data: Path, tmp_path: Path):
     settings = load_settings(PRESET, **SIZE | {"aux_generator": str(data / "generator"), "pooling": "cls+mean"})
-    with pytest.raises(
-        MismatchError, match="the passage encoder has vectors of 64 dimensions, but a hidden size of 32"
-    ):
+    message = "the passage encoder has vectors of 64 dimensions, but a hidden size of 32"
+    with pytest.raises(MismatchError, match=message):
         build_diffcse_network(load_start_towers(str(data / "model"), settings), settings, seed=1)
     other = save_tiny_encoder(tmp_path / "other")
     with pytest.raises(MismatchError, match="no trained masked-LM head"):
@@ -100,13 +99,12 @@ def compute_detection_loss(
 ) -> Tensor:
     """Return the reference loss of replaced token detection, conditioned on the vector of the retriever."""
     token_loss: Any = model.network.recoveries[f"diffcse_{role}"]
+    generator = wrap_masked_lm(model.network.generator.backbone, model.network.generator.head)
     length = inputs[f"{role}_input_ids"].shape[1]
     real, pads = [], []
     for text in build_texts(inputs, role):
         vector = hidden_states(model.pair.passage.backbone, text.original, text.types)[-1][0]
-        proposed = generate(
-            wrap_masked_lm(model.network.generator.backbone, model.network.generator.head), text, scope=scope
-        )
+        proposed = generate(generator, text, scope=scope)
         edited = Edited(proposed, difference_labels(text.original, proposed), 0, 0, types=text.types)
         found = rtd_losses(token_loss.reader.encoder, token_loss.target.head, vector, edited, length=length, pad=0)
         real.append(found[0])

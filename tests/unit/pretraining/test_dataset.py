@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from drtk.errors import MismatchError
-from drtk.pretraining.dataset import PretrainingExample
+from drtk.pretraining.dataset import Batch
 from drtk.pretraining.example_builder import TokenizedSlot
 from drtk.text.rng import sample_uniform
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup
@@ -23,27 +23,16 @@ def are_equal(one: TokenizedSlot, two: TokenizedSlot) -> bool:
     return all((a is None and b is None) or np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def collect_examples(stage: PretrainingSetup) -> list[PretrainingExample]:
-    return [stage.rows[number] for number in range(len(stage.rows))]
+def collect_examples(stage: PretrainingSetup) -> dict[tuple[object, ...], dict[str, TokenizedSlot]]:
+    """Return the slots of all examples by key, (seed, epoch, id)."""
+    return {stage.rows[number].key: stage.rows[number].slots for number in range(len(stage.rows))}
 
 
-@pytest.mark.parametrize(
-    ("preset", "changes"),
-    [
-        ("master", ()),
-        ("cocondenser", ()),
-        ("qac-cotmae-mixed", ("slots.context.draw=example",)),
-        ("diffcse-sts-bert", ()),
-    ],
-)
-def test_example_does_not_depend_on_its_batch(preset: str, changes: tuple[str, ...], files: PretrainingFiles):
-    small, large = (
-        {
-            each.key: each.slots
-            for each in collect_examples(files.prepare(preset, *changes, batch_size=batch, max_steps=2))
-        }
-        for batch in (4, 6)
-    )
+@pytest.mark.parametrize("preset", ["master", "cocondenser", "qac-cotmae-mixed", "diffcse-sts-bert"])
+def test_example_does_not_depend_on_its_batch(preset: str, files: PretrainingFiles):
+    changes = ["slots.context.draw=example"] * (preset == "qac-cotmae-mixed")
+    stages = (files.prepare(preset, *changes, batch_size=batch, max_steps=2) for batch in (4, 6))
+    small, large = map(collect_examples, stages)
     both = small.keys() & large.keys()
     assert len(both) >= 6
     for key in both:
@@ -55,7 +44,7 @@ def test_masks_differ_between_epochs_and_seeds(files: PretrainingFiles):
     examples = collect_examples(files.prepare("cocondenser", batch_size=5, max_steps=6))
     others = collect_examples(files.prepare("cocondenser", batch_size=9, max_steps=6, seed=8))
     first, second, third = (
-        {example.key[2]: example.slots["a"] for example in rows if example.key[1] == epoch}
+        {key[2]: slots["a"] for key, slots in rows.items() if key[1] == epoch}
         for rows, epoch in ((examples, 0), (examples, 1), (others, 0))
     )
     for other in (second, third):
@@ -64,40 +53,39 @@ def test_masks_differ_between_epochs_and_seeds(files: PretrainingFiles):
         assert sum(not are_equal(first[key], other[key]) for key in both) > len(both) / 2
 
 
+def load_steps(stage: PretrainingSetup, batch_size: int, *, micro: int, workers: int) -> list[list[Batch]]:
+    """Return the micro-batches of all steps. workers: processes; 0 loads in this process"""
+    loader = DataLoader(
+        stage.rows,
+        batch_size=batch_size,
+        sampler=SequentialSampler(stage.rows),
+        collate_fn=stage.data.build_collator(micro),
+        num_workers=workers,
+        timeout=300 if workers else 0,  # without it, a worker that cannot open a file would block the loader forever
+        multiprocessing_context="fork" if workers else None,
+    )
+    return [step["batches"].unpack() for step in loader]
+
+
 def test_batches_do_not_depend_on_the_number_of_workers(files: PretrainingFiles):
-    stage = files.prepare("retromae", batch_size=4, max_steps=3)  # whose collator draws, too: who sees whom
-
-    def batches(workers: int) -> list:
-        loader = DataLoader(
-            stage.rows,
-            batch_size=4,
-            sampler=SequentialSampler(stage.rows),
-            collate_fn=stage.data.build_collator(4),
-            num_workers=workers,
-            multiprocessing_context="fork" if workers else None,
-        )
-        return [step["batches"].unpack()[0] for step in loader]
-
+    stage = files.prepare("retromae", batch_size=4, max_steps=3)  # its collator samples visible tokens
     torch.manual_seed(0)
-    alone = batches(0)
+    alone = load_steps(stage, 4, micro=4, workers=0)
     torch.manual_seed(1)  # workers take their seeds from here
-    together = batches(2)
-    for one, two in zip(alone, together, strict=True):
+    together = load_steps(stage, 4, micro=4, workers=2)
+    for (one,), (two,) in zip(alone, together, strict=True):
         for name, slot in one.items():
             for item, value in vars(slot).items():
                 actual = getattr(two[name], item)
                 assert (value is None and actual is None) or torch.equal(value, actual), (name, item)
 
 
-@pytest.mark.parametrize("micro", [1, 3, 8])
-def test_micro_batches_have_texts_of_similar_length_the_longest_first(micro: int, files: PretrainingFiles):
+def test_micro_batches_have_texts_of_similar_length_the_longest_first(files: PretrainingFiles):
     stage = files.prepare("cocondenser", batch_size=8)
     examples = stage.get_examples(*range(8))
-    lengths = {
-        str(example.key[-1]): sum(len(slot.input_ids) for slot in example.slots.values()) for example in examples
-    }
+    lengths = {str(each.key[-1]): sum(len(slot.input_ids) for slot in each.slots.values()) for each in examples}
     assert list(lengths.values()) != sorted(lengths.values(), reverse=True)
-    batches = stage.data.build_collator(micro)(examples)
+    batches = stage.data.build_collator(3)(examples)
     ids = [id for batch in batches["ids"] for id in batch]
     assert [lengths[id] for id in ids] == sorted(lengths.values(), reverse=True)
     sizes = [sum(int(slot.attention.sum()) for slot in batch.values()) for batch in batches["batches"].unpack()]
@@ -107,19 +95,10 @@ def test_micro_batches_have_texts_of_similar_length_the_longest_first(micro: int
 def test_a_step_of_many_micro_batches_needs_few_file_descriptors(files: PretrainingFiles):
     """Data workers send each tensor through a file descriptor; a step of cotmae in 24 micro-batches has hundreds of tensors."""
     stage = files.prepare("cotmae", batch_size=24, max_steps=4)
-    loader = DataLoader(
-        stage.rows,
-        batch_size=24,
-        sampler=SequentialSampler(stage.rows),
-        collate_fn=stage.data.build_collator(1),
-        num_workers=2,
-        timeout=300,  # without it, a worker that cannot open a file would block the loader forever
-        multiprocessing_context="fork",
-    )
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 64, limits[1]))
     try:
-        steps = [step["batches"].unpack() for step in loader]
+        steps = load_steps(stage, 24, micro=1, workers=2)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert [len(batches) for batches in steps] == [24] * 4
@@ -127,13 +106,13 @@ def test_a_step_of_many_micro_batches_needs_few_file_descriptors(files: Pretrain
 
 def test_visibility_matrices_do_not_depend_on_the_micro_batch(files: PretrainingFiles):
     stage = files.prepare("retromae", batch_size=8)
-    seen = stage.get_examples(*range(8))
-    whole = stage.data.build_collator(8).collate(seen)["decoder"]
-    alone = stage.data.build_collator(1).collate(seen[3:4])["decoder"]
-    size = int(alone.attention.sum())
-    assert whole.attention_mask is not None
-    assert alone.attention_mask is not None
-    assert torch.equal(whole.attention_mask[3, :size, :size], alone.attention_mask[0])
+    examples = stage.get_examples(*range(8))
+    whole = stage.data.build_collator(8).collate(examples)["decoder"].attention_mask
+    alone = stage.data.build_collator(1).collate(examples[3:4])["decoder"].attention_mask
+    assert whole is not None
+    assert alone is not None
+    size = alone.shape[1]
+    assert torch.equal(whole[3, :size, :size], alone[0])
 
 
 def test_replaced_tokens_do_not_depend_on_the_batch(files: PretrainingFiles):
@@ -172,13 +151,9 @@ def test_passages_and_documents_are_held_out_by_a_hash_of_their_ids(files: Pretr
 
 def test_views_sampled_per_step_are_sampled_per_held_out_passage(files: PretrainingFiles) -> None:
     data = files.prepare("qac-cotmae-mixed", held_out=12).data
-    contexts = {
-        tuple(each[each != 0].tolist())
-        for batch in data.build_held_out_batches(4)
-        for each in batch["context"].original_ids
-    }
-    rows = data.held_out
-    queries = {tuple(text.ids.tolist()) for row in rows for text in data.corpus.get_queries(row)}
+    (batch,) = data.build_held_out_batches(12)
+    contexts = {tuple(each[each != 0].tolist()) for each in batch["context"].original_ids}
+    queries = {tuple(text.ids.tolist()) for row in data.held_out for text in data.corpus.get_queries(row)}
     of_queries = sum(any(context[1 : 1 + len(one)] == one for one in queries) for context in contexts)
     assert 0 < of_queries < len(contexts)
 

@@ -32,9 +32,8 @@ class Shelf:
     def __call__(self, preset: str, *changes: str, seed: int = 1, max_length: int = 32) -> Any:
         plan = parse_composition(apply_changes(load_preset(preset).content, changes), preset)
         corpus = TokenCorpus.open(self.corpus_file, self.model, fields=list_corpus_fields(plan))
-        return ExampleBuilder(
-            plan, corpus, SpecialTokens.from_tokenizer(self.tokenizer), max_length=max_length, seed=seed
-        )
+        special = SpecialTokens.from_tokenizer(self.tokenizer)
+        return ExampleBuilder(plan, corpus, special, max_length=max_length, seed=seed)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +57,8 @@ def test_corruption_any_samples_three_edits_uniformly(shelf: Shelf) -> None:
 
 def test_insertions_fit_into_the_maximum_length(shelf: Shelf) -> None:
     build = shelf("diffcse-sts-bert", *EDITS, max_length=12)
-    assert (
-        max(len(build(row, epoch=0, step=0)["changed_one"].input_ids) for row in range(36)) == 11
-    )  # 7 tokens, 2 insertions, 2 special tokens
+    lengths = [len(build(row, epoch=0, step=0)["changed_one"].input_ids) for row in range(36)]
+    assert max(lengths) == 11  # 7 tokens, 2 insertions, 2 special tokens
 
 
 def test_views_sampled_per_step_are_equal_within_a_step(shelf: Shelf) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from drtk.models.checkpoint import load_encoder
 from drtk.records import Passage
 from drtk.text.batching import TextTokenizer
 from tests.backbone_families import save_random_masked_lm
@@ -61,7 +60,7 @@ def record_embedding_inputs(stage: PretrainingSetup) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize(
-    ("family", "max_length"), [*(("bert", length) for length in (8, 9, 16, 64)), ("roberta", 32), ("distilbert", 32)]
+    ("family", "max_length"), [("bert", 8), ("bert", 9), ("bert", 64), ("roberta", 32), ("distilbert", 32)]
 )
 def test_title_segment_equals_the_tokenizers_pair_encoding(
     files: PretrainingFiles, tmp_path: Path, family: str, max_length: int
@@ -86,12 +85,8 @@ def test_title_segment_equals_the_tokenizers_pair_encoding(
 @pytest.mark.parametrize(
     ("preset", "calls", "changes"),
     [
-        (
-            "simlm",
-            5,
-            ["generator.mode=joint", "generator.slot=encoder"],
-        ),  # fills two slots, and its loss; encoder, decoder
-        ("condenser", 1, []),
+        # the joint generator replaces tokens of two slots, and has a loss; encoder, decoder
+        ("simlm", 5, ["generator.mode=joint", "generator.slot=encoder"]),
         ("retromae", 2, []),
         ("diffcse-sts-bert", 6, []),  # two views; the generator and the discriminator on two changed ones
         ("qac-cotmae-released", 2, ['slots.context={view="passage"}']),  # the causal decoder
@@ -113,11 +108,8 @@ def test_every_embedding_layer_gets_token_types(
 @pytest.mark.parametrize("title", ["join", "sep", "segment", "none"])
 def test_pretraining_and_encoding_format_titles_alike(files: PretrainingFiles, tmp_path: Path, title: str):
     stage = write_titled_corpus(files, tmp_path).prepare("simlm-ae", f"title={title}", max_length=40)
-    model = load_encoder(files.model)
-    tokens = TextTokenizer(model.tokenizer, prompt="", max_length=40, title=title, with_types=True)(
-        get_first_batch(stage)
-    )
-    expected = tokens.pad(range(6), pad=0)
+    tokenize = TextTokenizer(stage.tokenizer, prompt="", max_length=40, title=title, with_types=True)
+    expected = tokenize(get_first_batch(stage)).pad(range(6), pad=0)
     slot = stage.batch()["encoder"]
     assert slot.input_ids.tolist() == expected["input_ids"].tolist()
     types = torch.zeros_like(slot.input_ids) if slot.types is None else slot.types

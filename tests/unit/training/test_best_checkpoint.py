@@ -23,13 +23,11 @@ from drtk.training.config import TrainingConfig
 class ScriptedSelection:
     """A selection with given values, over a model whose single weight is the step."""
 
-    def __init__(
-        self, folder: Path, values: list[float], *, metric: str = "rougeL", patience: int | None = None
-    ) -> None:
+    def __init__(self, folder: Path, values: list[float], *, metric: str = "rougeL", patience: int | None = None):
+        figures, config = iter(values), TrainingConfig(patience=patience)
         self.model = torch.nn.Linear(1, 1, bias=False)
-        figures = iter(values)
         self.selection = ModelSelection(
-            self.model, lambda: {metric: next(figures)}, folder, metric=metric, config=TrainingConfig(patience=patience)
+            self.model, lambda: {metric: next(figures)}, folder, metric=metric, config=config
         )
 
     def at(self, step: int) -> bool:
@@ -44,7 +42,7 @@ class ScriptedSelection:
 
 
 @pytest.mark.parametrize(("metric", "best"), [("rougeL", (20, 0.6)), ("dev_loss", (30, 0.1))])
-def test_the_best_weights_are_kept_the_first_of_equals(
+def test_the_best_weights_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, best: tuple[int, float]
 ):
     messages: list[str] = []
@@ -54,10 +52,7 @@ def test_the_best_weights_are_kept_the_first_of_equals(
         script.at(number)
     assert script.best() == best
     if metric == "rougeL":
-        assert messages[2:] == [
-            "step 30: rougeL 0.1000; the best is 0.6000 at step 20",
-            "step 40: rougeL 0.6000; the best is 0.6000 at step 20",
-        ]
+        assert messages[3:] == ["step 40: rougeL 0.6000; the best is 0.6000 at step 20"]
 
 
 def test_patience_counts_evaluations_without_improvement(tmp_path: Path):
@@ -89,14 +84,13 @@ def test_a_resumed_selection_knows_what_its_checkpoint_knew_and_nothing_later(tm
 
 
 def test_the_interval_of_the_best_evaluation_is_kept_through_a_checkpoint(tmp_path: Path):
-    model, checkpoint = torch.nn.Linear(1, 1), tmp_path / "checkpoint-2"
-    checkpoint.mkdir()
+    model = torch.nn.Linear(1, 1)
     results = iter([Metrics({"f": 0.4}, {"f": (0.3, 0.5)}), Metrics({"f": 0.2}, {"f": (0.1, 0.3)})])
     selection = ModelSelection(model, lambda: next(results), tmp_path, metric="f", config=TrainingConfig())
     selection.evaluate(1)
     selection.evaluate(2)
-    selection.save(checkpoint)
-    selection.restore(checkpoint)
+    selection.save(tmp_path / "checkpoint-2")
+    selection.restore(tmp_path / "checkpoint-2")
     assert selection.save_best(model, lambda: None) == {"step": 1, "f": 0.4, "interval": [0.3, 0.5]}
 
 
@@ -156,11 +150,10 @@ def test_tied_weights_are_written_once_and_loaded_again(tmp_path: Path):
     assert size < path.stat().st_size < size + 1000  # the header
     load_weights(other, path)
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
-    with pytest.raises(DrtkError, match="contains the weights of another model"):
-        load_weights(torch.nn.Linear(2, 2), path)
-    save_weights(torch.nn.Linear(3, 2).state_dict(), path)
-    with pytest.raises(DrtkError, match=r"contains the weights of another model \(weight\)"):
-        load_weights(torch.nn.Linear(2, 2), path)
+    for weights in (model, torch.nn.Linear(3, 2)):
+        save_weights(weights.state_dict(), path)
+        with pytest.raises(DrtkError, match="contains the weights of another model"):
+            load_weights(torch.nn.Linear(2, 2), path)
 
 
 def test_the_last_complete_checkpoint_is_found_and_incomplete_ones_are_deleted(tmp_path: Path):

@@ -51,22 +51,17 @@ def test_positives_take_turns_or_the_first_is_the_one():
 
 def test_tensors_are_padded_to_the_longest_row(tmp_path: Path):
     tower = load_towers(str(save_tiny_encoder(tmp_path / "m")), overrides={}, untied=False)["passage"]
-    found = sample_epochs()
-    chosen = [next(n for n in range(COUNT) if found[n].key[2] == id) for id in ("q1", "q2")]
+    tokenizers = {f"{role}_tokenizer": tower.get_tokenizer(role) for role in ("query", "passage")}
+    samples = sample_epochs()
     batch = collate(
-        [found[number] for number in chosen],
-        query_tokenizer=tower.get_tokenizer("query"),
-        passage_tokenizer=tower.get_tokenizer("passage"),
+        [next(samples[n] for n in range(COUNT) if samples[n].key[2] == id) for id in ("q1", "q2")], **tokenizers
     )
     assert batch["positives"].shape == (2, 2)  # q1 has two answers
     assert int(batch["positives"][1, 1]) == -1  # q2 one
     assert int(batch["positives"][1, 0]) == int(batch["passage_indices"][3])  # its positive
     assert batch["teacher"].shape == (2, 3)
-    plain = sample_epochs(with_scores=False, with_positives=False)
-    batch = collate(
-        [plain[0]], query_tokenizer=tower.get_tokenizer("query"), passage_tokenizer=tower.get_tokenizer("passage")
-    )
-    assert not {"answers", "teacher"} & set(batch)
+    batch = collate([sample_epochs(with_scores=False, with_positives=False)[0]], **tokenizers)
+    assert not {"positives", "teacher"} & set(batch)
 
 
 def test_answers_are_those_of_all_lines_of_a_query():
@@ -78,7 +73,6 @@ def test_answers_are_those_of_all_lines_of_a_query():
 def test_examples_of_one_query_sample_negatives_of_their_own():
     lines = [Example("q3", ("d3",), ("d1", "d2", "d4"))] * 2
     options: dict[str, Any] = {"queries": {"q3": "which"}, "corpus": MemoryCorpus(COUNT), "batch": 2, "steps": 1}
-    found = SampledExamples(PackedExamples(lines), **options, negatives=3, seed=5, negative_sampling="shuffle")
-    assert [found.load(0, epoch, step=epoch).indices for epoch in range(9)] != [
-        found.load(1, epoch, step=epoch).indices for epoch in range(9)
-    ]
+    examples = SampledExamples(PackedExamples(lines), **options, negatives=3, seed=5, negative_sampling="shuffle")
+    first, second = ([examples.load(row, epoch, step=epoch).indices for epoch in range(9)] for row in (0, 1))
+    assert first != second

@@ -24,8 +24,7 @@ def write_and_read_record(folder: Path, questions: list[Query], folds: dict[str,
 
 def test_a_fold_depends_only_on_seed_and_question() -> None:
     folds = assign_folds(QUESTIONS_READ, 4, seed=42)
-    assert folds == assign_folds(QUESTIONS_READ[::-1], 4, seed=42)
-    some = assign_folds(QUESTIONS_READ[50:60], 4, seed=42)
+    some = assign_folds(QUESTIONS_READ[60:50:-1], 4, seed=42)
     assert some == {id: folds[id] for id in some}
     assert folds != assign_folds(QUESTIONS_READ, 4, seed=43)
     sizes = Counter(folds.values())
@@ -46,10 +45,6 @@ def test_a_question_goes_to_the_generator_of_its_fold_whatever_its_id(tmp_path: 
     for query in QUESTIONS_READ:
         other = Query("other-" + query.id, query.text.removesuffix("?"))
         assert [seen.find_fold(each) for each in (query, other)] == [folds[query.id]] * 2
-
-
-def test_a_question_without_fold_is_rejected(tmp_path: Path) -> None:
-    seen = write_and_read_record(tmp_path, QUESTIONS_READ, assign_folds(QUESTIONS_READ, 4, seed=42))
     with pytest.raises(MismatchError, match=rf"'x0' is in no fold of {tmp_path}; expand it with one of the generators"):
         seen.find_fold(Query("x0", "new 0"))
     with pytest.raises(MismatchError, match=r"question 'q7' has another text in .*; use the training questions"):
@@ -71,7 +66,7 @@ def test_an_invalid_record_is_reported_with_its_line(tmp_path: Path) -> None:
         ({"_id": "q9", "question": "ab", "fold": -1}, "'fold' must be an integer of at least 0"),
     ):
         write_question_record(tmp_path, [Query("a", "a")], {"a": 0})
-        with open(tmp_path / QUESTIONS, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        record = tmp_path / QUESTIONS
+        record.write_text(record.read_text() + json.dumps(row))
         with pytest.raises(DrtkError, match=f"questions.jsonl:2: {message}"):
             TrainingQuestions.read(tmp_path, count=4)

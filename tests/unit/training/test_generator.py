@@ -17,7 +17,6 @@ from drtk.records import Example, Passage
 from drtk.training.examples import PackedExamples
 from drtk.training.generator import GenerationEvaluator, collate, compute_generator_terms
 from drtk.training.text_pairs import ExamplePairs, PassageQueryPairs, TextPair, sample_pairs, split_held_out
-from tests.tiny_models import save_tiny_generator
 
 TEXTS = [
     TextPair("rivers riverer rivered", "rivers"),
@@ -36,14 +35,9 @@ class Corpus:
         return [self.passages[id] for id in ids]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_generator(tmp_path_factory.mktemp("t5") / "t5", "t5")
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_generator_loss_is_the_mean_over_tokens_without_padding(folder: Path, smoothing: float):
-    writer = load_generation_model(folder)
+def test_generator_loss_is_the_mean_over_tokens_without_padding(models: Path, smoothing: float):
+    writer = load_generation_model(models / "t5")
     batch = collate(TEXTS, generator=writer, max_length=20, target_length=8)
     lengths = [len(writer.tokenizer(pair.target)["input_ids"]) for pair in TEXTS]
     # the end token is a target, padding is none
@@ -59,7 +53,7 @@ def test_generator_loss_is_the_mean_over_tokens_without_padding(folder: Path, sm
     # the same pairs one by one, without any padding: the mean over tokens, not over pairs
     singles = [collate([pair], generator=writer, max_length=20, target_length=8) for pair in TEXTS]
     losses = [
-        compute_generator_terms(writer.model, single, smoothing=smoothing)["cross_entropy"].item() for single in singles
+        compute_generator_terms(writer.model, each, smoothing=smoothing)["cross_entropy"].item() for each in singles
     ]
     assert loss.item() == pytest.approx(np.average(losses, weights=lengths), rel=1e-5)
     assert abs(loss.item() - np.mean(losses)) > 1e-4
@@ -69,8 +63,8 @@ def test_generator_loss_is_the_mean_over_tokens_without_padding(folder: Path, sm
     assert batch["labels"][0, -1] == writer.tokenizer.eos_token_id
 
 
-def test_evaluation_computes_the_loss_over_all_tokens_and_generates_texts(folder: Path):
-    writer = load_generation_model(folder)
+def test_evaluation_computes_the_loss_over_all_tokens_and_generates_texts(models: Path):
+    writer = load_generation_model(models / "t5")
     writer.model.train()
     seen: list[tuple[list[str], list[str]]] = []
 
@@ -98,20 +92,12 @@ def test_evaluation_computes_the_loss_over_all_tokens_and_generates_texts(folder
     assert written[0] == written[3]
 
 
-def make_example_pairs() -> ExamplePairs:
+def test_every_positive_is_a_pair_with_prefix_and_title_and_empty_queries_are_none():
     examples = [Example("q1", ("d1", "d2"), ()), Example("q2", ("d2",), ()), Example("q3", ("d1",), ())]
     queries = {"q1": "what is a wing", "q2": "lift", "q3": " "}
     corpus = Corpus(Passage("d1", "text one", "Wing"), Passage("d2", "text two"))
-    return ExamplePairs(
-        PackedExamples(examples),
-        queries=queries,
-        corpus=corpus,
-        format_source=GeneratorInputFormat(prefix="ask:").format,
-    )
-
-
-def test_every_positive_is_a_pair_with_prefix_and_title_and_empty_queries_are_none():
-    pairs = make_example_pairs()
+    asked = GeneratorInputFormat(prefix="ask:").format
+    pairs = ExamplePairs(PackedExamples(examples), queries=queries, corpus=corpus, format_source=asked)
     assert [pairs[number] for number in range(len(pairs))] == [
         TextPair("ask: Wing text one", "what is a wing"),
         TextPair("ask: text two", "what is a wing"),
@@ -124,18 +110,13 @@ def test_each_query_of_a_passage_is_a_training_pair():
     first = Passage("d1", "one", "Wing", extra={"queries": ["a", "", "b"]})
     third = Passage("d3", "three", extra={"queries": ["c"]})
     passages = [first, Passage("d2", "two"), third]
-    pairs = PassageQueryPairs(
-        passages, corpus=Corpus(*passages), format_source=GeneratorInputFormat(title="none").format
-    )
-    assert [pairs[number] for number in range(len(pairs))] == [
-        TextPair("one", "a"),
-        TextPair("one", "b"),
-        TextPair("three", "c"),
-    ]
+    untitled = GeneratorInputFormat(title="none").format
+    pairs = PassageQueryPairs(passages, corpus=Corpus(*passages), format_source=untitled)
+    expected = [TextPair("one", "a"), TextPair("one", "b"), TextPair("three", "c")]
+    assert [pairs[number] for number in range(len(pairs))] == expected
+    wrong = [Passage("d4", "", extra={"queries": [1]})]
     with pytest.raises(ValueError, match="'queries' must be a list of strings"):
-        PassageQueryPairs(
-            [Passage("d4", "", extra={"queries": [1]})], corpus=Corpus(), format_source=GeneratorInputFormat().format
-        )
+        PassageQueryPairs(wrong, corpus=Corpus(), format_source=untitled)
 
 
 def make_passage_pairs(count: int) -> PassageQueryPairs:

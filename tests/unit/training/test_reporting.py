@@ -12,17 +12,18 @@ import pytest
 from transformers.integrations import integration_utils
 
 from drtk.cli.main import app
-from drtk.errors import DrtkError
+from drtk.pretraining.trainer import Pretrainer
 from drtk.runtime.progress import round_significant
 from tests.pretraining_setup import PretrainingFiles
+from tests.run_commands import cut_off_before_step
 
 
 def pretrain(files: PretrainingFiles, output: Path, *more: str) -> None:
     call = (
         f"pretrain {files.corpus} --preset simlm-mlm --model {files.model} -o {output} -q --max-steps 6 --eval-steps 3"
     )
-    schedule = "--batch-size 6 --max-length 24 --set log_steps=2 --set held_out=6 --set save_steps=2"
-    app([*call.split(), *schedule.split(), "--set", "report_to=tensorboard", *more], standalone_mode=False)
+    call += " --batch-size 6 --max-length 24 --set log_steps=2 --set held_out=6 --set save_steps=2"
+    app([*call.split(), "--set", "report_to=tensorboard", *more], standalone_mode=False)
 
 
 def read_log(folder: Path) -> set[tuple[str, int, float]]:
@@ -57,27 +58,15 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[RecordedWriter]:
     return RecordedWriter.made
 
 
-SUMMARY = {  # logged by the Trainer at the end, not entries of the log
-    "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos", "train_loss",
-}  # fmt: skip
+# logged by the Trainer at the end, not entries of the log
+SUMMARY = {"train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos", "train_loss"}
 
 
-def test_tensorboard_gets_the_entries_of_the_log_also_after_a_resumption(
-    files: PretrainingFiles, tmp_path: Path, writers: list[RecordedWriter], monkeypatch: pytest.MonkeyPatch
+def test_tensorboard_gets_the_log_also_after_a_resumption(
+    files: PretrainingFiles, tmp_path: Path, writers: list[RecordedWriter]
 ):
-    from drtk.pretraining.trainer import Pretrainer
-
-    real = Pretrainer.training_step
-
-    def cut_off(self: Pretrainer, *given: Any, **named: Any) -> Any:
-        if self.state.global_step == 5:
-            raise DrtkError("cut off")
-        return real(self, *given, **named)
-
-    monkeypatch.setattr(Pretrainer, "training_step", cut_off)
-    with pytest.raises(DrtkError, match="cut off"):
+    with cut_off_before_step(Pretrainer, 6):
         pretrain(files, tmp_path / "m")
-    monkeypatch.setattr(Pretrainer, "training_step", real)
     pretrain(files, tmp_path / "m", "--resume")
     assert [writer.folder for writer in writers] == [str(tmp_path / "m.part" / "tensorboard")] * 2
     assert [writer.purge_step for writer in writers] == [None, 5]  # it resumes after the checkpoint of step 4

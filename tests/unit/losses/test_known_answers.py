@@ -1,7 +1,8 @@
-"""Losses: known answers, gradients and precision."""
+"""Losses: known answers, precision, and equality with sentence-transformers."""
 
 from __future__ import annotations
 
+from functools import partial
 from math import exp, log
 
 import pytest
@@ -13,13 +14,15 @@ from drtk.losses.ranking import (
     binary_cross_entropy,
     listwise_cross_entropy,
     multi_positive_cross_entropy,
-    pairwise_margin_loss,
     pairwise_softmax_loss,
     r_drop_losses,
     select_hardest,
     term_recall_loss,
 )
+from drtk.losses.sparsity import compute_flops_ramp, flops
+from drtk.training.config import RetrieverConfig
 from drtk.training.retriever_loss import uses_teacher_scores
+from tests.retriever_setup import compute_terms
 
 FIRST = torch.tensor([[2.0, 1.0, 0.5, -1.0]])
 SECOND = torch.tensor([[1.5, 1.2, 0.5, -0.5]])
@@ -73,18 +76,6 @@ def test_several_positives_share_the_label():
     assert two.item() == pytest.approx(2.495182 - (2 + 0.5) / 2, abs=2e-6)
 
 
-def test_the_better_expansion_gets_a_lower_score() -> None:
-    scores = torch.zeros(1, 2, requires_grad=True)
-    pairwise_margin_loss(scores, torch.tensor([[101, 1]]), torch.ones(1, 2, dtype=torch.bool)).backward()
-    assert scores.grad is not None
-    assert scores.grad.tolist() == [[-1.0, 1.0]]
-    equal = torch.tensor([[0.3, 0.1]], requires_grad=True)  # no pairs
-    loss = pairwise_margin_loss(equal, torch.tensor([[7, 7]]), torch.ones(1, 2, dtype=torch.bool))
-    loss.backward()
-    assert loss.item() == 0.0
-    assert torch.isfinite(equal.grad).all()  # type: ignore[arg-type]
-
-
 def test_recall_loss_depends_only_on_first_pieces():
     # ((.5 - 1)^2 + (.2 - 0)^2) / 2 = (.25 + .04) / 2 = .145; the pieces between are continuations
     weights, recall = torch.tensor([[0.5, 0.9, 0.1, 0.2]]), torch.tensor([[1.0, 0, 0, 0]])
@@ -102,21 +93,20 @@ def test_pairwise_loss_equals_hand_computed_values():
 
 
 @pytest.mark.parametrize("name", list(RETRIEVER_LOSSES))
-def test_every_retriever_loss_has_finite_gradients_and_is_computed_in_float32(name: str):
+def test_every_retriever_loss_is_computed_in_float32(name: str):
     generator = torch.Generator().manual_seed(0)
-    vectors = [torch.randn(rows, 8, generator=generator, requires_grad=True) for rows in (3, 6)]
+    half = [torch.randn(rows, 8, generator=generator).bfloat16() for rows in (3, 6)]
     more = {"teacher": torch.randn(3, 2, generator=generator)} if uses_teacher_scores(name) else {"mask": None}
-    loss = RETRIEVER_LOSSES.load(name)
-    value = loss(*vectors, similarity="cosine", temperature=0.1, **more)
-    value.backward()
-    assert value.shape == ()
-    assert torch.isfinite(value)
-    assert all(each.grad is not None and each.grad.abs().sum() > 0 for each in vectors)
-    half = [each.detach().bfloat16() for each in vectors]
-    values = [
-        loss(*each, similarity="cosine", temperature=0.1, **more) for each in (half, [each.float() for each in half])
-    ]
-    assert torch.equal(*values)
+    loss = partial(RETRIEVER_LOSSES.load(name), similarity="cosine", temperature=0.1, **more)
+    assert torch.equal(loss(*half), loss(*[each.float() for each in half]))
+
+
+def test_flops_is_the_sum_of_squared_mean_weights_of_each_term():
+    weights = torch.tensor([[1.0, 0.0, 3.0], [2.0, 0.0, 0.0]])
+    assert flops(weights).item() == pytest.approx(1.5**2 + 0.0 + 1.5**2)  # 4.5; the mean of squares would be 7
+    # the ramp is quadratic and stays at 1
+    assert [compute_flops_ramp(step, 4) for step in (1, 2, 3, 4, 5)] == [1 / 16, 4 / 16, 9 / 16, 1.0, 1.0]
+    assert compute_flops_ramp(1, 0) == 1.0
 
 
 def test_kl_and_margins_have_known_values():
@@ -127,3 +117,27 @@ def test_kl_and_margins_have_known_values():
         for scale in (1.0, 2.0):
             given = {"teacher": scale * teacher, "teacher_temperature": scale, "temperature": temperature}
             assert loss(*vectors, similarity="cosine", **given).item() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["infonce", "kl", "margin-mse"])
+def test_the_loss_equals_spladeloss(loss: str, monkeypatch: pytest.MonkeyPatch):
+    st = pytest.importorskip("sentence_transformers.sparse_encoder.losses")
+    monkeypatch.setattr("sentence_transformers.sparse_encoder.losses.splade.embed_columns", lambda _, rows, **__: rows)
+    draw = torch.Generator().manual_seed(3)
+    queries, passages = torch.rand(3, 20, generator=draw), torch.rand(3, 2, 20, generator=draw)
+    teacher = torch.tensor([[4.0, 1.0], [2.0, 3.0], [5.0, 0.5]])
+    weights = {"query_flops_weight": 0.3, "passage_flops_weight": 0.07}
+    alone = {} if loss == "infonce" else {"contrastive_weight": 0.0}
+    settings = RetrieverConfig(loss=loss, head="sparse", similarity="dot", negatives=1, **alone, **weights)
+    actual = compute_terms(settings, queries, passages.flatten(0, 1), teacher=teacher)
+    model = torch.nn.Identity()
+    main = {
+        "infonce": lambda: st.SparseMultipleNegativesRankingLoss(model, scale=1.0),
+        "kl": lambda: st.SparseDistillKLDivLoss(model, temperature=1.0),
+        "margin-mse": lambda: st.SparseMarginMSELoss(model),
+    }[loss]()
+    whole = st.SpladeLoss(model, main, document_regularizer_weight=0.07, query_regularizer_weight=0.3)
+    expected = whole([queries, passages[:, 0], passages[:, 1]], None if loss == "infonce" else teacher)
+    assert 0.07 * actual["passage_flops"] == pytest.approx(expected["document_regularizer_loss"].item())
+    assert 0.3 * actual["query_flops"] == pytest.approx(expected["query_regularizer_loss"].item())
+    assert actual["loss"] == pytest.approx(sum(expected.values()).item(), rel=1e-5)
