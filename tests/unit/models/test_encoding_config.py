@@ -79,9 +79,7 @@ def test_missing_and_unfinished_model_folders_are_rejected(tmp_path: Path):
 def test_towers_are_in_subfolders_and_share_encoding_settings(tmp_path: Path):
     for role, seed in (("query", 1), ("passage", 2)):
         save_tiny_encoder(tmp_path / "pair" / role, seed=seed)
-    encoding = EncodingConfig(
-        ("mean",), query_prompt="q: ", query_length=8, passage_length=16, similarity="dot", truncate=8
-    )
+    encoding = EncodingConfig(("mean",), query_length=8, passage_length=16, similarity="dot", truncate=8)
     stored = to_dict(encoding) | {"of a later version": 1}
     manifest = {"kind": "model", "encoding": stored, "towers": ["passage", "query"]}
     write_json(tmp_path / "pair" / "meta.json", manifest)

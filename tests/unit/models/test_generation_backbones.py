@@ -37,12 +37,10 @@ def test_decoder_only_encoders_compute_the_vectors_of_sentence_transformers(
     parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
     save(tmp_path / "plain", architecture, train_tokenizer(end=end, side=side), **SIZE, **settings)
     with silence_transformers():
-        modules = [
-            parts.Transformer(str(tmp_path / "plain")),
-            parts.Pooling(32, pooling, include_prompt=include_prompt),
-        ]
+        transformer = parts.Transformer(str(tmp_path / "plain"))
+        modules = [transformer, parts.Pooling(32, pooling, include_prompt=include_prompt), parts.Normalize()]
         prompts = {"query": "Instruct: find passages\nQuery: ", "document": ""}
-        library.SentenceTransformer(modules=[*modules, parts.Normalize()], prompts=prompts).save(str(tmp_path / "m"))
+        library.SentenceTransformer(modules=modules, prompts=prompts).save(str(tmp_path / "m"))
         model = library.SentenceTransformer(str(tmp_path / "m"), device="cpu")
     queries, passages = ([row["text"] for row in rows] for rows in (QUERIES, PASSAGES))
     for role, texts, encode in (

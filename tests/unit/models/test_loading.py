@@ -59,11 +59,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Folders:
     path = tmp_path_factory.mktemp("models")
     save_random_masked_lm("bert", path / "bert")
     scorer = save_tiny_cross_encoder(path / "scorer")
-    return (
-        dict.fromkeys(LOADERS, path / "bert")
-        | {"cross-encoder": scorer}
-        | {arch: models / arch for arch in ("t5", "gpt2")}
-    )
+    writers = {arch: models / arch for arch in ("t5", "gpt2")}
+    return dict.fromkeys(LOADERS, path / "bert") | {"cross-encoder": scorer} | writers
 
 
 def rename_weights(change: Callable[[str], str | None]) -> Callable[[Weights], Weights]:

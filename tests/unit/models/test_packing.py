@@ -85,9 +85,7 @@ CASES = [(model_type, {}) for model_type in MODEL_TYPES] + [("llama", {"is_causa
 
 @pytest.mark.parametrize(("model_type", "changes"), CASES)
 @pytest.mark.parametrize("left", [False, True])
-def test_states_and_gradients_equal_padded_ones(
-    model_type: str, changes: dict[str, bool], left: bool, count_calls: Count
-) -> None:
+def test_states_and_gradients_equal_padded_ones(model_type: str, changes: dict, left: bool, count_calls: Count) -> None:
     padded = create_model(model_type, **changes)
     packed, inputs = deepcopy(padded), create_inputs(padded, left=left)
     assert enable_packing(packed, CPU)

@@ -126,9 +126,7 @@ SAMPLES = (0.62, 0.15, 0.80, 0.33, 0.47, 0.90, 0.05, 0.55, 0.71)
         (ROM_WEIGHTS, 0.45, {"weight_scale": 10.0}, [1, 4, 7, 8]),  # 10 at 1, 2.5 at 4, 7.5 at 7, 5 at 8
     ],
 )
-def test_rom_masks_the_largest_sums(
-    weights: list[float], rate: float, options: dict[str, Any], expected: list[int]
-) -> None:
+def test_rom_masks_the_largest_sums(weights: list[float], rate: float, options: dict, expected: list[int]) -> None:
     hidden = mask(mask_rom, make_text([1] * 9, weights), rate, rng=FixedRandom(*SAMPLES), counted=9, **options)
     assert [place - 1 for place in list_positions(hidden)] == expected
 

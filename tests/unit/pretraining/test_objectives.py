@@ -45,9 +45,7 @@ def compute_loss(options: dict[str, Any], *vectors: Tensor, present: Sequence[bo
         ({"extra_positives": ("c",)}, (LEFT, RIGHT, LEFT), (0.598139 + 0.313262) / 2),
     ],
 )
-def test_contrastive_loss_has_known_values(
-    options: dict[str, Any], vectors: tuple[Tensor, ...], expected: float
-) -> None:
+def test_contrastive_loss_has_known_values(options: dict, vectors: tuple[Tensor, ...], expected: float) -> None:
     assert compute_loss(options, *vectors) == pytest.approx(expected, abs=2e-6, rel=1e-6)
 
 

@@ -105,9 +105,7 @@ class ConstantGenerator:
         return torch.where(where, torch.full_like(ids, 9), ids)
 
 
-def fill_rows(
-    corruption: Corruption, scope: Any, *, edited: list[list[int]] | None = None, noise: bool = True
-) -> list[list[int]]:
+def fill_rows(corruption: Corruption, scope: Any, *, edited: Any = None, noise: bool = True) -> list[list[int]]:
     """Fill the masks of two copies of [CLS] a [MASK] [SEP] [PAD]."""
     slot = SlotBatch(
         original_ids=torch.tensor([[2, 5, 6, 3, 0]] * 2),

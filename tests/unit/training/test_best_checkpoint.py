@@ -42,9 +42,7 @@ class ScriptedSelection:
 
 
 @pytest.mark.parametrize(("metric", "best"), [("rougeL", (20, 0.6)), ("dev_loss", (30, 0.1))])
-def test_the_best_weights_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, best: tuple[int, float]
-):
+def test_the_best_weights_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, best: tuple):
     messages: list[str] = []
     monkeypatch.setattr("drtk.training.best_checkpoint.log_message", messages.append)
     script = ScriptedSelection(tmp_path, [0.2, 0.6, 0.1, 0.6], metric=metric)

@@ -52,9 +52,8 @@ def test_generator_loss_is_the_mean_over_tokens_without_padding(models: Path, sm
     assert loss.item() == pytest.approx(smoothed.item(), rel=1e-5)
     # the same pairs one by one, without any padding: the mean over tokens, not over pairs
     singles = [collate([pair], generator=writer, max_length=20, target_length=8) for pair in TEXTS]
-    losses = [
-        compute_generator_terms(writer.model, each, smoothing=smoothing)["cross_entropy"].item() for each in singles
-    ]
+    terms = [compute_generator_terms(writer.model, each, smoothing=smoothing) for each in singles]
+    losses = [each["cross_entropy"].item() for each in terms]
     assert loss.item() == pytest.approx(np.average(losses, weights=lengths), rel=1e-5)
     assert abs(loss.item() - np.mean(losses)) > 1e-4
     long = TextPair("rivers " * 30, "engines " * 30)
