@@ -216,7 +216,6 @@ def compute_gradients(stage: PretrainingSetup, loss: Tensor) -> dict[str, Tensor
     }
 
 
-
 def wrap_masked_lm(backbone: Any, head: Any) -> Any:
     """Return the modules of an encoder and its head under the names of BertForMaskedLM."""
     transform = SimpleNamespace(dense=head.dense, transform_act_fn=head._activation, LayerNorm=head.norm)
