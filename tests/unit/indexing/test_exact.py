@@ -316,7 +316,7 @@ def test_products_in_half_precision_select_the_same_passages(tmp_path, monkeypat
     vectors = 50 * (random.standard_normal(24) + spread * random.standard_normal((700, 24)))
     vectors[::7] = vectors[1::7]  # ties
     index, _ = build(tmp_path, vectors, block=128)
-    queries = random.standard_normal((40, 24)).astype(np.float32)
+    queries = random.standard_normal((400, 24)).astype(np.float32)
     queries[3] = 0
     expected = index.search(queries, 30)
     index._product_dtype, index._group_size = torch.float16, 32

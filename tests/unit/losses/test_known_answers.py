@@ -98,7 +98,10 @@ def test_every_retriever_loss_is_computed_in_float32(name: str):
     half = [torch.randn(rows, 8, generator=generator).bfloat16() for rows in (3, 6)]
     more = {"teacher": torch.randn(3, 2, generator=generator)} if uses_teacher_scores(name) else {"mask": None}
     loss = partial(RETRIEVER_LOSSES.load(name), similarity="cosine", temperature=0.1, **more)
-    assert torch.equal(loss(*half), loss(*[each.float() for each in half]))
+    vectors = [each.float().requires_grad_() for each in half]
+    value = loss(*vectors)
+    assert torch.equal(loss(*half), value)
+    assert all(bool(slope.isfinite().all() and slope.any()) for slope in torch.autograd.grad(value, vectors))
 
 
 def test_flops_is_the_sum_of_squared_mean_weights_of_each_term():

@@ -17,7 +17,8 @@ from drtk.pretraining.decoders import DECODERS, CondenserHead, DecoderInput, bui
 from tests.backbone_families import FAMILIES, create_masked_lm, create_padded_batch
 
 ABSOLUTE = [family for family in FAMILIES if family != "modernbert"]
-SERVED = [(name, "bert") for name in DECODERS] + [("decoder", "modernbert"), ("condenser", "modernbert")]
+SERVED = [(name, "bert") for name in DECODERS] + [("condenser", "modernbert"), ("causal", "distilbert")]
+SERVED += [("decoder", family) for family in FAMILIES[1:]]
 SERVED += [("two-stream", family) for family in ABSOLUTE[1:]] + [("discriminator", family) for family in FAMILIES[1:]]
 
 

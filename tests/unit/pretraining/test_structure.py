@@ -73,6 +73,8 @@ def test_frozen_generator_has_no_gradient_and_is_not_saved(files: PretrainingFil
 
 
 def test_extension_and_complement_use_the_mask_of_another_slot(files: PretrainingFiles):
+    equal = files.prepare("simlm", "slots.decoder.rate=0.3").batch()
+    assert torch.equal(equal["encoder"].masked, equal["decoder"].masked)
     wider = files.prepare("simlm").batch()
     assert bool((~wider["encoder"].masked | wider["decoder"].masked).all())
     assert int(wider["decoder"].masked.sum()) > int(wider["encoder"].masked.sum())
