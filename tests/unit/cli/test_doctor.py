@@ -6,7 +6,6 @@ import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from drtk.cli import doctor as diagnosis
@@ -15,19 +14,14 @@ from drtk.cli.main import app
 from tests.bm25_data import skip_without_lucene
 
 
-@pytest.fixture
-def no_network(monkeypatch):
+def test_this_environment_is_healthy_and_each_result_has_details(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-
-def test_this_environment_is_healthy_and_each_result_has_details(no_network):
-    findings = [finding for check in diagnosis._CHECKS for finding in check()]
-    assert "missing" not in {finding.state for finding in findings}
-    by_name = {finding.what: finding for finding in findings}
+    results = {result.what: result for check in diagnosis._CHECKS for result in check()}
+    assert "missing" not in {result.state for result in results.values()}
     for needed in ("python", "torch", "transformers", "nltk", "bm25s"):
-        assert by_name[needed].state == "ok", by_name[needed]
-    assert by_name["model hub"].fix == "unset HF_HUB_OFFLINE"
-    assert all(finding.found for finding in findings)
+        assert results[needed].state == "ok", results[needed]
+    assert results["model hub"].fix == "unset HF_HUB_OFFLINE"
+    assert all(result.found for result in results.values())
 
 
 def test_a_missing_base_library_is_missing_and_an_extra_is_only_absent(monkeypatch):
@@ -74,11 +68,7 @@ def test_java_is_started_and_its_errors_are_reported(monkeypatch):
     monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
     monkeypatch.setenv("DRTK_JAVA_OPTIONS", "-Xmx64m")
     *actual, started = diagnosis._check_lucene()
-    assert [(each.what, each.state) for each in actual] == [
-        ("java runtime", "ok"),
-        ("lucene jar", "ok"),
-        ("pyjnius", "ok"),
-    ]
+    assert {each.what: each.state for each in actual} == dict.fromkeys(("java runtime", "lucene jar", "pyjnius"), "ok")
     assert started == CheckResult("java start", "ok", "Java starts with $DRTK_JAVA_OPTIONS")
     monkeypatch.setenv("DRTK_JAVA_OPTIONS", "-Xmx1k")  # Java is there, and yet of no use
     *_, started = diagnosis._check_lucene()

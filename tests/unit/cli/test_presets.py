@@ -7,32 +7,28 @@ import pytest
 from drtk.cli.presets import presets
 from drtk.config import list_preset_names, load_preset
 from drtk.errors import UsageError
+from tests.run_commands import write_text
 
 
-def test_the_list_names_every_preset_with_its_command(capsys):
-    presets(name=None, check=False, command=None, quiet=False, verbose=False)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list_preset_names()
-    for name, line in zip(list_preset_names(), lines, strict=True):  # the steps of a group have two words
-        assert line.removeprefix(name).strip().startswith(f"{load_preset(name).command} ")
-
-
-def test_a_printed_preset_is_its_file(capsys):
-    for name in list_preset_names():
-        presets(name=name, check=False, command=None, quiet=False, verbose=False)
-        content = tomllib.loads(capsys.readouterr().out)
-        assert content == load_preset(name).content
-        assert content["command"]
-        assert content["summary"]
-
-
-def run_check(capsys, name: str | None) -> str:
-    presets(name=name, check=True, command=None, quiet=False, verbose=False)
+def run_presets(capsys, name: str | None = None, *, check: bool = False) -> str:
+    presets(name=name, check=check, command=None, quiet=False, verbose=False)
     return capsys.readouterr().out
 
 
+def test_the_list_names_every_preset_with_its_command(capsys):
+    lines = run_presets(capsys).splitlines()
+    for name, line in zip(list_preset_names(), lines, strict=True):  # the steps of a group have two words
+        assert line.partition(" ")[2].strip().startswith(f"{load_preset(name).command} ")
+        assert line.split()[0] == name
+
+
+def test_a_printed_preset_is_its_file(capsys):
+    content = tomllib.loads(run_presets(capsys, "simlm"))
+    assert content == load_preset("simlm").content
+
+
 def test_all_shipped_presets_are_valid_and_list_their_requirements(capsys):
-    lines = dict(line.split(": ", 1) for line in run_check(capsys, None).splitlines())
+    lines = dict(line.split(": ", 1) for line in run_presets(capsys, check=True).splitlines())
     assert list(lines) == list_preset_names()
     assert (
         lines["master"]
@@ -61,17 +57,17 @@ def test_all_shipped_presets_are_valid_and_list_their_requirements(capsys):
     ],
 )
 def test_an_invalid_preset_is_rejected_with_the_reason(text, told, tmp_path, capsys):
-    mine = tmp_path / "mine.toml"
-    mine.write_text(text)
+    mine = write_text(tmp_path / "mine.toml", text)
     with pytest.raises(UsageError, match=told):
-        run_check(capsys, str(mine))
+        run_presets(capsys, str(mine), check=True)
 
 
 def test_an_edited_preset_is_checked_down_to_its_options(tmp_path, capsys):
-    actual = tmp_path / "mine.toml"
-    text = load_preset("rom").text
-    actual.write_text(text)
-    assert run_check(capsys, str(actual)) == f"{actual}: valid, 1 slot, 1 objective; required passage fields: weights\n"
-    actual.write_text(text.replace("scale", "scael"))
+    mine, text = str(tmp_path / "mine.toml"), load_preset("rom").text
+    write_text(tmp_path / "mine.toml", text)
+    assert run_presets(capsys, mine, check=True) == (
+        f"{mine}: valid, 1 slot, 1 objective; required passage fields: weights\n"
+    )
+    write_text(tmp_path / "mine.toml", text.replace("scale", "scael"))
     with pytest.raises(UsageError, match=r"mine.toml: \[slots.passage\]: masking 'rom' has no option 'scael'"):
-        run_check(capsys, str(actual))
+        run_presets(capsys, mine, check=True)
