@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from drtk.data.embeddings import ShardWriter, read_shards
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import find_changes
+from tests.run_commands import fail_at_call
 from tests.tiny_models import save_tiny_encoder, write_collection
 
 
@@ -27,56 +27,36 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-WRITE = ShardWriter.write
-
-
-def encode(data: Path, output: Path, *more: str, source: str = "corpus.jsonl") -> None:
-    given = ["encode", str(data / source), "--model", str(data / "model"), "-o", str(output), "-q", *more]
-    app(given, standalone_mode=False)
+def encode(data: Path, output: Path, *more: object, source: str = "corpus.jsonl") -> None:
+    run("encode", data / source, "--model", data / "model", "-o", output, *more)
 
 
 def run(*given: object) -> None:
     app([*map(str, given), "--quiet"], standalone_mode=False)
 
 
-def vectors(folder: Path) -> dict[str, np.ndarray]:
-    return {id: row for shard in read_shards(folder) for id, row in zip(shard.ids, shard.vectors, strict=True)}
-
-
-def test_a_run_is_not_resumed_after_files_of_the_model_changed(data, tmp_path, monkeypatch):
-    other = save_tiny_encoder(tmp_path / "other", seed=2)
-    for name in ("model.safetensors", "tokenizer.json", "config.json"):
-        model = shutil.copytree(data / "model", tmp_path / f"model-{name}")
-        given = ["encode", data / "corpus.jsonl", "--model", model, "-o", tmp_path / name, "--set", "shard_size=100"]
-        with monkeypatch.context() as patch:
-            patch.setattr(ShardWriter, "write", write_one)
-            with pytest.raises(DrtkError, match="stopped here"):
-                run(*given)
-        os.utime(model / name, ns=(1, 1))
-        if name != "model.safetensors":
-            (other / name).write_text((model / name).read_text() + " ")
-        shutil.copy(other / name, model / name)
-        with pytest.raises(MismatchError, match=rf"started with other settings or files \(.*model-{name}\)"):
-            run(*given, "--resume")
-        shutil.copy(data / "model" / name, model / name)  # the old content at another time
-        run(*given, "--resume")
-        assert find_changes(str(tmp_path / name), read_json(tmp_path / name / "meta.json")["settings"]) == []
-        shutil.copy(other / name, model / name)
-        assert find_changes(str(tmp_path / name), read_json(tmp_path / name / "meta.json")["settings"]) == [str(model)]
-
-
-def write_one(writer: ShardWriter, *given: Any, **options: Any) -> None:
-    if writer.entries:
-        raise DrtkError("stopped here")
-    WRITE(writer, *given, **options)
+def test_a_run_is_not_resumed_after_files_of_the_model_changed(data, tmp_path):
+    model, output = shutil.copytree(data / "model", tmp_path / "model"), tmp_path / "out"
+    weights, other = model / "model.safetensors", save_tiny_encoder(tmp_path / "other", seed=2) / "model.safetensors"
+    more = ["--model", model, "--set", "shard_size=100"]
+    with fail_at_call(2, ShardWriter, "write"):
+        encode(data, output, *more)
+    os.utime(weights, ns=(1, 1))
+    shutil.copy(other, weights)
+    with pytest.raises(MismatchError, match=r"started with other settings or files \(.*model\)"):
+        encode(data, output, *more, "--resume")
+    shutil.copy(data / "model" / "model.safetensors", weights)  # the old content at another time
+    encode(data, output, *more, "--resume")
+    assert find_changes(str(output), read_json(output / "meta.json")["settings"]) == []
+    shutil.copy(other, weights)
+    assert find_changes(str(output), read_json(output / "meta.json")["settings"]) == [str(model)]
 
 
 def test_the_manifest_records_encoder_settings_and_shards(data, tmp_path):
     encode(data, tmp_path / "v", "--vector-dtype", "float16", "--set", "shard_size=128")
     manifest = read_json(tmp_path / "v" / "meta.json")
     assert (manifest["kind"], manifest["dimension"], manifest["dtype"]) == ("embeddings", 32, "float16")
-    assert manifest["counts"] == {"passages": 300}
-    assert manifest["role"] == "passage"
+    assert (manifest["counts"], manifest["role"]) == ({"passages": 300}, "passage")
     assert [shard["rows"] for shard in manifest["shards"]] == [128, 128, 44]
     assert manifest["encoder"]["model"] == str(data / "model")
     assert len(manifest["encoder"]["digest"]) == 32
@@ -88,10 +68,9 @@ def test_the_manifest_records_encoder_settings_and_shards(data, tmp_path):
     [(["--prompt", "B: "], "passage prompt"), (["--set", "title=none", "--max-length", "8"], "passage length, title")],
 )
 def test_parts_encoded_with_other_options_are_not_indexed_together(data, tmp_path, options, names):
-    model = shutil.copytree(data / "model", tmp_path / "m")
     parts = [tmp_path / "1", tmp_path / "2"]
     for part, more in zip(parts, ([], options), strict=True):
-        encode(data, part, "--model", str(model), "--shard", f"{part.name}/2", *more)
+        encode(data, part, "--shard", f"{part.name}/2", *more)
     with pytest.raises(MismatchError, match=rf"model or settings differ from .* \({names}\)"):
         run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
 
@@ -100,7 +79,7 @@ def test_parts_encoded_with_the_same_prompt_are_indexed_wherever_it_came_from(da
     model = shutil.copytree(data / "model", tmp_path / "m")
     parts = [tmp_path / "1", tmp_path / "2"]
     for part, prompt in zip(parts, (["--prompt", "A: "], []), strict=True):
-        encode(data, part, "--model", str(model), "--shard", f"{part.name}/2", *prompt)
+        encode(data, part, "--model", model, "--shard", f"{part.name}/2", *prompt)
         recommend(model, document="A: ")
     run("index", *parts, "--type", "flat", "-o", tmp_path / "i")
 
@@ -134,12 +113,12 @@ def test_invalid_options_and_records_are_rejected(data, tmp_path):
     with pytest.raises(RecordError, match=r"bad\.jsonl:2: 'text' is missing"):
         encode(data, tmp_path / "v", source=str(bad))
     encode(data, tmp_path / "v", "--force", "--skip-bad", "1", source=str(bad))
-    assert list(vectors(tmp_path / "v")) == ["a"]
+    assert read_shards(tmp_path / "v")[0].ids == ["a"]
     (tmp_path / "empty.jsonl").touch()
     for role, unit in (("passage", "passages"), ("query", "queries")):
         with pytest.raises(DrtkError, match=rf"empty\.jsonl: contains no {unit}; check the input"):
             encode(data, tmp_path / "v", "--force", "--role", role, source=str(tmp_path / "empty.jsonl"))
-    assert list(vectors(tmp_path / "v")) == ["a"]  # is not replaced
+    assert read_shards(tmp_path / "v")[0].ids == ["a"]  # is not replaced
 
 
 def test_vectors_can_be_truncated_and_queries_are_truncated_alike(data, tmp_path):
