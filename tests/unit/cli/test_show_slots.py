@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from drtk.pretraining.preview import LEGEND, TokenFormatter, mark_words
 from drtk.text.token_dataset import TokenCorpus
 from drtk.text.tokenizers import load_tokenizer
 from tests.enriched_corpus import write_enriched_corpus
+from tests.expansion_collection import read_rows, write_rows
 from tests.run_commands import run_command
 from tests.tiny_models import save_tiny_encoder
 
@@ -74,17 +74,13 @@ def test_the_preview_equals_the_first_epoch_of_training(data, capfd):
     settings = merge_settings(PretrainSettings, {"batch_size": 8, "max_length": 144}, {})
     rows = PretrainingData(corpus, plan, settings, tokenizer, 7).build_dataset()
     by_id = {rows[number].key[-1]: rows[number].slots["passage"] for number in range(32)}
-    passages = re.split(r"\n\n", said)[:-1]
-    checked = 0
-    for passage in passages:
-        slot = by_id.get(passage.split("\n")[0])
-        if slot is None:
-            continue
+    passages = {passage.partition("\n")[0]: passage for passage in said.split("\n\n")[:-1]}
+    assert len(passages.keys() & by_id.keys()) >= 4
+    for id in passages.keys() & by_id.keys():
+        slot = by_id[id]
         labels = [tokenizer.convert_ids_to_tokens(int(id)).removeprefix("##") for id in slot.original_ids[slot.masked]]
         expected = f"labels are {'1 token' if len(labels) == 1 else f'{len(labels)} tokens'}: {', '.join(labels)}"
-        assert expected in re.sub(r"\s+", " ", passage)
-        checked += 1
-    assert checked >= 4
+        assert expected in re.sub(r"\s+", " ", passages[id])
 
 
 def test_each_term_says_what_it_labels(data, capfd):
@@ -106,19 +102,14 @@ def test_slots_without_text_are_marked(data, capfd):
 
 
 def test_documents_are_shown_where_examples_are_documents(data, capfd):
-    said = show(capfd, data, "cocondenser", "-n", "2")
-    assert [line for line in said.splitlines() if line.startswith("document")] == [
-        "document of d0#0",
-        "document of d1#0",
-    ]
+    lines = show(capfd, data, "cocondenser", "-n", "2").splitlines()
+    assert [line for line in lines if line[:9] == "document "] == ["document of d0#0", "document of d1#0"]
 
 
-def test_a_changed_preset_is_shown_with_tokens_of_its_generator(data, tmp_path, capfd):
-    call = f"pretrain {data}/corpus.jsonl --preset mlm --model {data}/model -q -o {tmp_path}/lm --max-steps 1 --batch-size 8"
-    run_command(capfd, *call.split(), "--max-length", "32")
+def test_a_changed_preset_is_shown_with_tokens_of_its_generator(data, files, capfd):
     every = ["--set", "slots.encoder.rate=1.0", "--set", "slots.decoder.rate=1.0"]
     plain = show(capfd, data, "simlm", "-n", "1", *every)
-    filled = show(capfd, data, "simlm", "-n", "1", *every, "--generator", str(tmp_path / "lm"))
+    filled = show(capfd, data, "simlm", "-n", "1", *every, "--generator", str(files.generator))
     assert "→" not in plain.removesuffix(LEGEND + "\n")
     assert plain.count("[MASK]") > filled.count("[MASK]")
     assert "→" in filled.removesuffix(LEGEND + "\n")
@@ -152,10 +143,9 @@ def test_tokens_that_carry_their_space_are_joined_by_it(tmp_path):
 
 
 def test_corpus_fields_can_come_from_a_side_file(data, tmp_path, capfd):
-    rows = [json.loads(line) for line in (data / "corpus.jsonl").read_text().splitlines()]
+    rows = read_rows(data / "corpus.jsonl")
     bare = [{key: value for key, value in row.items() if key != "queries"} for row in rows]
-    (tmp_path / "bare.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bare))
-    side = [{"_id": row["_id"], "queries": ["sailored sailorish"]} for row in rows]
-    (tmp_path / "side.jsonl").write_text("".join(json.dumps(row) + "\n" for row in side))
-    call = ["show", tmp_path / "bare.jsonl", "--preset", "qac-cotmae-released", "--model", data / "model", "-n", "1"]
-    assert "sailored sailorish" in run_command(capfd, *call, "--with", tmp_path / "side.jsonl")
+    corpus = write_rows(tmp_path / "bare.jsonl", bare)
+    side = write_rows(tmp_path / "side.jsonl", [{"_id": row["_id"], "queries": ["sailored sailorish"]} for row in rows])
+    call = ["show", corpus, "--preset", "qac-cotmae-released", "--model", data / "model", "-n", "1"]
+    assert "sailored sailorish" in run_command(capfd, *call, "--with", side)
