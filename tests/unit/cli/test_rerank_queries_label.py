@@ -1,4 +1,4 @@
-"""drtk rerank-queries label: known ranks and first passages, both engines, resume, and rejected input."""
+"""drtk rerank-queries label: known ranks and first passages, and rejected input."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.integrity import read_json
-from tests.bm25_data import skip_without_lucene
-from tests.expansion_collection import RANKS, label_expansions, make_collection, read_rows, write_collection, write_rows
+from tests.expansion_collection import RANKS, make_collection, read_rows, write_collection, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +43,11 @@ def test_the_rank_is_that_of_the_first_passage_with_an_answer(data, tmp_path):
     assert first["q0#sentence#01"]["top1"] == {"title": "About0", "text": "key0 ans0 of a long story told here"}
     assert first["q0#sentence#03"]["top1"] == {"title": "Also0", "text": "key0 told"}  # middling: the answer is second
     assert first["q0#sentence#02"]["top1"] == {"title": "", "text": ""}  # nothing is found
+    # 24 questions, 3 kinds of 4; equal queries of a batch are searched once: each quality has one of two words
+    counts = read_json(tmp_path / "out.meta.json")["counts"]
+    assert counts["in"] == counts["out"] == 288
+    assert counts["searched"] == len({(row["query_id"], row["text"]) for row in make_collection()[2]}) < 288
+    assert counts["find an answer"] == 144
 
 
 def test_depth_and_max_rank_determine_the_rank_of_missing_answers(data, tmp_path):
@@ -71,30 +75,6 @@ def test_answers_may_be_patterns(data, tmp_path, capfd):
     assert "query 'q0': 'a[' is not a valid regular expression and matches nothing" in capfd.readouterr().err
     with pytest.raises(RecordError, match="in:1: none of the answers of query 'q0' can be matched"):
         label(data, tmp_path / "no", f"{write_question(tmp_path, 'a[')} --match regex", source=[KEY0])
-
-
-def test_equal_queries_of_a_batch_are_searched_once(data, tmp_path):
-    label(data, tmp_path / "out")
-    counts = read_json(tmp_path / "out.meta.json")["counts"]
-    # 24 questions, 3 kinds of 4: a quality's text has one of two words, by its place
-    texts = {(row["query_id"], row["text"]) for row in make_collection()[2]}
-    assert counts["in"] == counts["out"] == 288
-    assert counts["searched"] == len(texts) < 288
-    assert counts["find an answer"] == 144
-
-
-@pytest.fixture(scope="module")
-def lucene(data: Path) -> Path:
-    """Build a Lucene index of the collection."""
-    skip_without_lucene()
-    folder = data / "lucene"
-    app(f"index {data}/corpus.jsonl --type bm25 -o {folder} -q".split(), standalone_mode=False)
-    return folder
-
-
-def test_lucene_gives_the_labels_that_bm25s_gives(lucene, data, tmp_path):
-    actual = label(data, tmp_path / "out", f"--index {lucene}")
-    assert actual == read_rows(label_expansions(data))
 
 
 REJECTED: list[tuple[dict, dict, str]] = [  # changes of question q0 and of its candidate, and the message
