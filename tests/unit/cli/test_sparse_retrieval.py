@@ -10,20 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from drtk.cli.main import app
-from drtk.data.readers import load_qrels
 from drtk.errors import MismatchError, RecordError, UsageError
 from drtk.indexing.vectors import iter_impact_passages
 from drtk.models.checkpoint import load_masked_lm, save_lm_head
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.integrity import read_json
-from drtk.training.grad_cache import RetrieverTrainer
 from tests.bm25_data import skip_without_lucene
+from tests.expansion_collection import read_rows
 from tests.pretraining_setup import randomize_weights
-from tests.run_commands import cut_off_before_step, read_log, run_command
+from tests.run_commands import read_log, run_command
 from tests.tiny_models import save_tiny_encoder
 
 FLOPS = "--set query_flops_weight=0.1 --set passage_flops_weight=0.05 --set flops_warmup=3"
@@ -69,16 +66,6 @@ def test_flops_weights_rise_quadratically_and_the_folder_is_a_sparse_encoder(spa
     assert 'model = SparseEncoder("FOLDER")' in (sparse / "m" / "README.md").read_text()
 
 
-def test_an_interrupted_training_resumes_to_the_same_weights(data: Path, start: Path, sparse: Path, tmp_path: Path):
-    with cut_off_before_step(RetrieverTrainer, 4):
-        train(data, start, tmp_path / "m", f"--head sparse {FLOPS}")
-    train(data, start, tmp_path / "m", f"--head sparse {FLOPS} --resume")
-    whole = load_file(sparse / "m" / "model.safetensors")
-    again = load_file(tmp_path / "m" / "model.safetensors")
-    assert all(torch.equal(again[name], whole[name]) for name in whole)
-    assert read_log(tmp_path / "m") == read_log(sparse / "m")
-
-
 def test_scores_are_dot_products_of_the_impacts_for_texts_and_stored_queries(
     data: Path, sparse: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -88,38 +75,26 @@ def test_scores_are_dot_products_of_the_impacts_for_texts_and_stored_queries(
     assert read_json(index / "meta.json")["type"] == "impact"
     run = run_command(capfd, "search", index, data / "queries.jsonl", "-k", "60")
     assert run_command(capfd, "search", index, sparse / "queries", "-k", "60") == run
-    texts = {
-        role: [json.loads(line) for line in (data / f"{name}.jsonl").read_text().splitlines()]
-        for role, name in (("query", "queries"), ("passage", "corpus"))
-    }
+    texts = {name: read_rows(data / f"{name}.jsonl") for name in ("queries", "corpus")}
     st = pytest.importorskip("sentence_transformers.sparse_encoder")
     theirs = st.SparseEncoder(str(sparse / "m"), device="cpu")
-    queries = theirs.encode([row["text"] for row in texts["query"]]).to_dense().numpy()
+    queries = theirs.encode([row["text"] for row in texts["queries"]]).to_dense().numpy()
     theirs.max_seq_length = 64
-    passages = theirs.encode([f"{row['title']} {row['text']}" for row in texts["passage"]]).to_dense().numpy()
+    passages = theirs.encode([f"{row['title']} {row['text']}" for row in texts["corpus"]]).to_dense().numpy()
     expected = np.rint(100 * queries) @ np.rint(100 * passages).T
     rows = [line.split() for line in run.splitlines()]
     assert len(rows) == 60 * 60
     for query, _, passage, _, score, _ in rows:
         assert float(score) == pytest.approx(expected[int(query[1:]), int(passage[1:])], rel=2e-3)
-    impacts = {}
-    for name in ("corpus", "queries"):
-        lines = [line for path in sorted((sparse / name).glob("*.jsonl")) for line in path.read_text().splitlines()]
-        impacts |= {row["_id"]: row["impacts"] for row in map(json.loads, lines)}
+    paths = [path for name in ("corpus", "queries") for path in (sparse / name).glob("*.jsonl")]
+    impacts = {row["_id"]: row["impacts"] for path in paths for row in read_rows(path)}
     for query, _, passage, _, score, _ in rows[:200]:
         assert float(score) == sum(value * impacts[passage].get(term, 0) for term, value in impacts[query].items())
-    printed = run_command(capfd, "search", index, "--query", texts["query"][0]["text"], "-k", "1")
+    printed = run_command(capfd, "search", index, "--query", texts["queries"][0]["text"], "-k", "1")
     assert printed.split()[1] == f"{float(rows[0][4]):.4f}"
-
-
-def test_negatives_are_mined_from_a_sparse_index(
-    data: Path, sparse: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
-    skip_without_lucene()
-    run_command(capfd, "index", sparse / "corpus", "-o", tmp_path / "index")
     named = ["--queries", data / "queries.jsonl", "--qrels", data / "qrels.tsv", "--corpus", data / "corpus.jsonl"]
-    mined = run_command(capfd, "mine-negatives", tmp_path / "index", *named, "--negatives", "2", "--depth", "10")
-    assert len(mined.splitlines()) == len(load_qrels(str(data / "qrels.tsv")))
+    mined = run_command(capfd, "mine-negatives", index, *named, "--negatives", "2", "--depth", "10")
+    assert len(mined.splitlines()) == len(texts["queries"])
 
 
 def test_two_sparse_encoders_load_in_sentence_transformers(data: Path, start: Path, tmp_path: Path):
@@ -135,33 +110,25 @@ def test_two_sparse_encoders_load_in_sentence_transformers(data: Path, start: Pa
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            "encode {data}/corpus.jsonl --model {sparse}/m --vector-dtype float16 -o {out}",
-            "`vector_dtype` has no effect on",
-        ),
-        (
-            "encode {data}/corpus.jsonl --model {start} --set max_active_dims=3 -o {out}",
-            "`max_active_dims` has no effect on",
-        ),
+        ("encode {corpus} --model {sparse}/m --vector-dtype float16 -o {out}", "`vector_dtype` has no effect on"),
+        ("encode {corpus} --model {start} --set max_active_dims=3 -o {out}", "`max_active_dims` has no effect on"),
         ("index {sparse}/corpus --type exact -o {out}", "contains sparse embeddings; use `type` impact"),
         ("index {sparse}/corpus --type bm25s -o {out}", "contains sparse embeddings; use `type` impact"),
         ("index {sparse}/queries -o {out}", "contains vectors of queries; give passage embeddings"),
         ("train-retriever {train} --model {sparse}/m", "is a sparse encoder; set `head` sparse"),
         ("train-retriever {train} --model {start} --set query_flops_weight=1", "requires --head sparse"),
-        (
-            "train-retriever {train} --model {start} --head sparse --set matryoshka=8",
-            "cannot be combined with --head sparse",
-        ),
+        ("train-retriever {train} --model {start} --head sparse --set matryoshka=8", "be combined with --head sparse"),
         ("train-retriever {train} --model {data}/encoder --head sparse", "has no trained masked-LM head"),
     ],
 )
 def test_what_does_not_fit_a_sparse_or_a_dense_encoder_is_rejected(
     data: Path, start: Path, sparse: Path, tmp_path: Path, call: str, message: str
 ):
-    named = "{data}/examples.jsonl --corpus {data}/corpus.jsonl --queries {data}/queries.jsonl --batch-size 8 --negatives 1 -o {out}".format(
-        data=data, out=tmp_path / "m"
+    corpus, out = f"{data}/corpus.jsonl", tmp_path / "out"
+    named = (
+        f"{data}/examples.jsonl --corpus {corpus} --queries {data}/queries.jsonl --batch-size 8 --negatives 1 -o {out}"
     )
-    call = call.format(data=data, start=start, sparse=sparse, train=named, out=tmp_path / "out")
+    call = call.format(corpus=corpus, data=data, start=start, sparse=sparse, train=named, out=out)
     with pytest.raises((UsageError, MismatchError), match=re.escape(message)):
         app([*call.split(), "-q"], standalone_mode=False)
 
@@ -172,8 +139,8 @@ def test_invalid_impacts_are_named_by_file_and_line(sparse: Path, tmp_path: Path
     lines = shard.read_text().splitlines()
     shard.write_text("\n".join([lines[0], '{"_id": "d41", "impacts": {"river": 0.5}}', *lines[2:]]) + "\n")
     manifest = read_json(tmp_path / "c" / "meta.json")
-    (tmp_path / "c" / "meta.json").write_text(
-        json.dumps({name: value for name, value in manifest.items() if name not in ("files", "manifest_digest")})
-    )
+    for name in ("files", "manifest_digest"):
+        manifest.pop(name, None)
+    (tmp_path / "c" / "meta.json").write_text(json.dumps(manifest))
     with pytest.raises(RecordError, match=r"00001\.jsonl:2: the impact of 'river' must be an integer, got 0\.5"):
         list(iter_impact_passages(str(tmp_path / "c")))
