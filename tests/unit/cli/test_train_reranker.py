@@ -13,8 +13,9 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError
 from drtk.runtime.integrity import read_json
-from tests.run_commands import run_command
-from tests.tiny_models import compute_max_difference, load_weights, make_collection, save_tiny_encoder
+from tests.expansion_collection import read_rows, write_rows
+from tests.run_commands import read_log, run_command
+from tests.tiny_models import compute_max_difference, load_weights, make_collection
 
 
 def train(data: Path, output: Path, more: str, *, examples: str | Path = "examples.jsonl") -> dict[str, Any]:
@@ -33,9 +34,9 @@ def rerank(data: Path, run: str, folder: Path) -> None:
 
 def test_an_encoder_learns_to_rerank_and_worse_weights_are_not_kept(data, tmp_path, capfd):
     dev = " --dev {0}/dev --dev-run {0}/run --set dev_queries=60"
-    encoder = f"--model {save_tiny_encoder(tmp_path / 'encoder')} --max-steps 100 --learning-rate 4e-3 --set log_steps=20 --set eval_steps=50"
+    encoder = f"--model {data}/encoder --max-steps 100 --learning-rate 4e-3 --set log_steps=20 --set eval_steps=50"
     learned = train(data, tmp_path / "m", encoder + dev)
-    log = [json.loads(line) for line in (tmp_path / "m" / "log.jsonl").read_text().splitlines()]
+    log = read_log(tmp_path / "m")
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert losses[0] == pytest.approx(1.386, abs=0.01)  # ln 4: nothing is known of four passages
     assert losses[-1] < 1.2
@@ -82,11 +83,8 @@ def test_pointwise_training_and_the_first_positive(data, tmp_path):
     train(data, tmp_path / "m", "--set loss=bce --batch-size 80 --epochs 1")
     # 60 examples of a positive and three negatives: 240 pairs, 3 steps of 80
     assert read_json(tmp_path / "m" / "meta.json")["counts"]["steps"] == 3
-    rows = [json.loads(line) for line in (data / "examples.jsonl").read_text().splitlines()]
-    for row in rows:
-        row["positives"] = [*row["positives"], "d999"]  # which the corpus lacks
-    two = tmp_path / "two.jsonl"
-    two.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [row | {"positives": [*row["positives"], "d999"]} for row in read_rows(data / "examples.jsonl")]
+    two = write_rows(tmp_path / "two.jsonl", rows)  # the corpus lacks the second positives
     with pytest.raises(MismatchError, match=r"two\.jsonl:1: the corpus has no 'd999'"):
         train(data, tmp_path / "n", "--max-steps 1", examples=two)
     train(data, tmp_path / "n", "--max-steps 1 --set first_positive=true", examples=two)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 
 from drtk.cli.main import app
-from drtk.errors import DrtkError, MismatchError, UsageError
-from drtk.models.config import EncodeSettings
-from drtk.records import Passage
+from drtk.errors import DrtkError
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.integrity import read_json
+from tests.expansion_collection import read_rows, write_rows
 from tests.run_commands import read_log
 from tests.tiny_models import load_weights, save_tiny_encoder
 
@@ -29,14 +27,6 @@ def train(data: Path, output: Path, *more: str, examples: str | Path = "examples
     call += ["--batch-size", "8", "--negatives", "2", "--learning-rate", "1e-3", "--set", "temperature=0.1"]
     app([*call, *shlex.split(" ".join(more))], standalone_mode=False)
     return read_json(output / "meta.json")
-
-
-def rewrite(data: Path, output: Path, change: Any) -> Path:
-    """Write the examples after applying `change` to the list of rows."""
-    rows = [json.loads(line) for line in (data / "examples.jsonl").read_text().splitlines()]
-    change(rows)
-    output.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return output
 
 
 def test_the_folder_records_encoding_settings_and_has_no_pickle(data, tmp_path):
@@ -52,17 +42,11 @@ def test_the_folder_records_encoding_settings_and_has_no_pickle(data, tmp_path):
 
 
 def test_examples_and_queries_may_be_data_sets_of_the_hub(data, tmp_path, monkeypatch):
-    def load_dataset(name: str, config: str | None, **_: object) -> list[dict]:
-        return [json.loads(line) for line in (data / f"{name}.jsonl").read_text().splitlines()]
-
-    monkeypatch.setattr("drtk.data.tables.require_library", lambda *_: SimpleNamespace(load_dataset=load_dataset))
+    library = SimpleNamespace(load_dataset=lambda name, *_, **__: read_rows(data / f"{name}.jsonl"))
+    monkeypatch.setattr("drtk.data.tables.require_library", lambda *_: library)
     named = ["--corpus", f"{data}/corpus.jsonl", "--model", f"{data}/encoder", "-o", str(tmp_path / "m"), "-q"]
     call = ["train-retriever", "hf:examples:of:train", "--queries", "hf:queries:of:train", "--batch-size", "8"]
     app([*call, *named, "--max-steps", "1", "--negatives", "0"], standalone_mode=False)
-    with pytest.raises(
-        UsageError, match=r"^hf:corpus:of:train: must be a local file \(read repeatedly\); write one with `drtk conv"
-    ):
-        train(data, tmp_path / "o", "--corpus", "hf:corpus:of:train")
 
 
 def test_two_encoders_load_in_sentence_transformers_alone_and_together(data, tmp_path):
@@ -86,15 +70,6 @@ def test_two_encoders_load_in_sentence_transformers_alone_and_together(data, tmp
     assert manifest["towers"] == ["passage", "query"]  # training continues with both
 
 
-def test_a_separator_between_title_and_text_is_read_back_by_encode(data, tmp_path):
-    assert train(data, tmp_path / "m", "--max-steps", "1", "--set", "title=sep")["encoding"]["title"] == "sep"
-    ours = Embedder(str(tmp_path / "m"), role="passage")
-    titled, joined = Passage("a", "rivers engineer", "violins"), Passage("b", "violins [SEP] rivers engineer")
-    np.testing.assert_allclose(*ours([titled, joined]), atol=1e-5)
-    with pytest.raises(MismatchError, match="was trained with title 'sep', not 'join'"):
-        Embedder(str(tmp_path / "m"), role="passage", settings=EncodeSettings(title="join"))
-
-
 def test_training_lowers_the_loss_and_raises_the_dev_measure(data: Path, tmp_path: Path):
     dev = f"--dev {data}/dev --set dev_queries=20 --set dev_pool=50 --eval-steps 10"
     manifest = train(data, tmp_path / "m", "--max-steps 20 --set log_steps=10 --learning-rate 5e-3", dev)
@@ -103,23 +78,13 @@ def test_training_lowers_the_loss_and_raises_the_dev_measure(data: Path, tmp_pat
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert losses[-1] < losses[0]
     assert manifest["best"]["dev_nDCG@10"] == max(figures.values()) > figures[0] + 0.02
-    (tmp_path / "beir").mkdir()
-    for name in ("corpus.jsonl", "queries.jsonl"):
-        (tmp_path / "beir" / name).symlink_to(data / name)
-    (tmp_path / "beir" / "qrels").mkdir()
-    (tmp_path / "beir" / "qrels" / "test.tsv").symlink_to(data / "dev" / "qrels" / "dev.tsv")
-    with pytest.raises(DrtkError, match=r"has neither qrels/dev\.tsv nor qrels/train\.tsv .*found: test"):
-        train(data, tmp_path / "n", "--max-steps", "1", "--dev", str(tmp_path / "beir"))
 
 
 def test_a_student_learns_from_its_teacher(data, tmp_path):
-    def add_scores(rows: list[dict]) -> None:
-        for row in rows:
-            wrong = [2.0 - number for number in range(len(row["negatives"]))]
-            row["scores"] = {"positives": [4.0], "negatives": wrong}
-
+    scores = {"positives": [4.0], "negatives": [2.0, 1.0, 0.0]}
+    rows = [row | {"scores": scores} for row in read_rows(data / "examples.jsonl")]
     more = ("--preset", "simlm-distill", "--max-steps", "20", "--set", "warmup=0", "--set", "log_steps=5", *SHORT)
-    train(data, tmp_path / "m", *more, examples=rewrite(data, tmp_path / "scored.jsonl", add_scores))
+    train(data, tmp_path / "m", *more, examples=write_rows(tmp_path / "scored.jsonl", rows))
     log = read_log(tmp_path / "m")
     assert log[0]["loss"] == pytest.approx(log[0]["distillation"] + 0.2 * log[0]["contrastive"], rel=1e-3)
     assert log[-1]["distillation"] < 0.8 * log[0]["distillation"]
