@@ -1,4 +1,4 @@
-"""Damaged folders and caches: commands report or rebuild them."""
+"""Damaged folders, caches and files of other programs: commands report or rebuild them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
+from safetensors.numpy import save_file
 
 from drtk.data.corpus_store import CorpusStore
 from drtk.records import Passage
@@ -63,6 +65,28 @@ def test_a_truncated_json_file_causes_no_traceback(name, collection, tmp_path):
         assert outcome.status in (0, 1), path
         assert outcome.err.count("\n") == outcome.status, (path, outcome.err)
         path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["v.npy", "v.safetensors", "v.parquet", "c.parquet"])
+def test_a_truncated_file_of_another_program_is_reported_in_one_line(name, folder):
+    vectors, ids = np.ones((40, 8), dtype=np.float32), [f"d{at}" for at in range(40)]
+    if name.endswith(".parquet"):
+        pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        columns = {"id": ids, "vector": list(vectors)} if name[0] == "v" else {"_id": ids, "title": ids, "text": ids}
+        parquet.write_table(pa.table(columns), name)
+    elif name == "v.npy":
+        np.save(name, vectors)
+    else:
+        save_file({"vectors": vectors}, name)
+    Path("the.ids").write_text("\n".join(ids))
+    call = ["convert", name, "--as", "embeddings" if name[0] == "v" else "passages", "-o", "out"]
+    call += ["--ids", "the.ids"] * (name in ("v.npy", "v.safetensors"))
+    run_successfully(*call)
+    Path(name).write_bytes(Path(name).read_bytes()[: Path(name).stat().st_size * 2 // 3])
+    outcome = run_in_process(*call, "--force", "-q")
+    assert (outcome.status, outcome.err.count("\n")) == (1, 1), outcome.err
+    assert outcome.err.startswith(f"drtk: {name}")
+    assert Path("out").exists()
 
 
 def test_damaged_caches_are_rebuilt(collection, tmp_path, monkeypatch):
