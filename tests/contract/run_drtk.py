@@ -56,14 +56,6 @@ def build_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "drtk", *arguments]
 
 
-def run_process(*arguments: str, stdin: bytes = b"", folder: Path | None = None) -> Outcome:
-    """Run `drtk ARGUMENTS` as a process."""
-    outcome = subprocess.run(
-        build_command(*arguments), input=stdin, capture_output=True, check=False, cwd=folder, env=make_environment()
-    )
-    return Outcome(outcome.returncode, outcome.stdout, outcome.stderr.decode())
-
-
 def make_environment() -> dict[str, str]:
     """Return the environment of processes, in which drtk is the checkout's."""
     root = str(Path(__file__).resolve().parents[2])

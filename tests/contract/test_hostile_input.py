@@ -18,12 +18,7 @@ from drtk.data.run_blocks import UnsupportedRunError, iter_judged_documents
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.streams import MAX_LINE_BYTES, set_max_line_bytes
 from drtk.text.word_pieces import WordPieceTokenizer
-from tests.contract.run_drtk import (
-    Outcome,
-    run_in_process,
-    run_process,
-    run_successfully,
-)
+from tests.contract.run_drtk import Outcome, run_in_process, run_successfully
 
 FIRST = b'{"_id": "a", "text": "one"}\n'
 
@@ -82,13 +77,13 @@ def test_the_block_reader_leaves_long_lines_to_the_line_reader(monkeypatch):
         list(iter_judged_documents("run", {"q": {"d": 1}}, InputTracker()))
 
 
-@pytest.mark.parametrize("levels", [201, 2000])
-@pytest.mark.parametrize("array", [False, True])
+@pytest.mark.parametrize(("levels", "array"), [(201, False), (2000, True)])
 def test_deeply_nested_json_is_reported(levels, array):
     nested = b'{"_id": "b", "text": "two", "more": ' + b"[" * levels + b"]" * levels + b"}"
     Path("in").write_bytes(b'[{"_id": "a", "text": "one"},\n' + nested + b"]" if array else FIRST + nested)
-    assert_one_line(run_in_process("convert", "in", "--as", "passages"), 1, "drtk: in:2: ")
-    assert "JSON nested more than 200 levels deep" in run_in_process("convert", "in", "--as", "passages").err
+    outcome = run_in_process("convert", "in", "--as", "passages")
+    assert_one_line(outcome, 1, "drtk: in:2: ")
+    assert "JSON nested more than 200 levels deep" in outcome.err
     report = run_in_process("validate", "in", "--as", "passages")
     assert report.status == 1
     assert b"in:2: " in report.out
@@ -118,8 +113,7 @@ BIG = "18446744073709551616"
 def test_unusable_arguments_are_usage_errors(arguments, message):
     for name in ("in", "caf\udce9"):
         Path(name).write_bytes(FIRST)
-    run = run_process if "UTF" in message else run_in_process
-    assert_one_line(run(*arguments.split()), 2, message)
+    assert_one_line(run_in_process(*arguments.split()), 2, message)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +132,7 @@ def test_numbers_beyond_64_bits_in_a_file_are_reported(content, kind, message):
 @pytest.mark.parametrize(
     ("fields", "view"),
     [
-        ({"weights": ["x", 2]}, "--term-weights"),
-        ({"weights": [None, True]}, "--html o.html"),
+        ({"weights": [None, True]}, "--term-weights"),
         ({"title": "two", "title_weights": 3}, "--html o.html"),
     ],
 )
@@ -181,18 +174,12 @@ def test_control_characters_are_escaped_where_texts_are_shown(color, collection,
 def test_control_characters_are_escaped_in_error_messages():
     Path("in").write_bytes(passage() + passage())
     Path("run").write_bytes(b"q Q0 a\x1b[31m 1 1 t\n" * 2)
-    for call in (
-        "convert in --as passages",
-        "validate in --as passages",
-        "validate run --as run",
-        "convert run --as run",
-    ):
-        outcome = (
-            run_in_process(*call.split(), "-o", "out") if call.startswith("convert") else run_in_process(*call.split())
-        )
+    for call in ("convert in --as passages -o out", "validate in --as passages", "convert run --as run -o out"):
+        outcome = run_in_process(*call.split())
+        shown = outcome.out.decode() + outcome.err
         assert outcome.status == 1
-        assert CONTROLS.search(outcome.out.decode() + outcome.err) is None, call
-        assert "\\x1b" in outcome.out.decode() + outcome.err, call
+        assert CONTROLS.search(shown) is None, call
+        assert "\\x1b" in shown, call
 
 
 def test_control_characters_are_escaped_in_search_results(monkeypatch, capsys):
@@ -225,9 +212,8 @@ def test_names_and_texts_cannot_break_a_markdown_page():
     corpus = [{"_id": id, "title": "*T*", "text": "a `b` <b>"} for id in ("d`1", "d", "x")]
     Path("corpus").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in corpus))
     texts = ["--qrels", "qrels", "--queries", "queries", "--corpus", "corpus"]
-    page = run_successfully(
-        "compare", *runs, *texts, "--format", "markdown", "--moved", "1", "--heading", "<u>*T*"
-    ).out.decode()
+    call = ["compare", *runs, *texts, *"--format markdown --moved 1 --heading <u>*T*".split()]
+    page = run_successfully(*call).out.decode()
     run_successfully("report", *runs, *texts, "-o", "out")
     for text in (page, Path("out/report.md").read_text()):
         for raw in ("<i>", "<b>", "<u>", "a|b", "*c*", "*T*", "(`q`1`", "a `b`"):
