@@ -1,4 +1,4 @@
-"""Commands that are killed at random points and resumed write the same output as without a kill.
+"""Commands that are killed while they work and resumed write the same output as without a kill.
 
 Each such command needs an entry in KILLED, named COMMAND or "COMMAND VARIANT".
 """
@@ -6,10 +6,7 @@ Each such command needs an entry in KILLED, named COMMAND or "COMMAND VARIANT".
 from __future__ import annotations
 
 import itertools
-import random
 import re
-import shutil
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,17 +23,14 @@ from tests.contract.collection import (
     make_queries,
     make_run,
 )
-from tests.contract.forkserver import Running
+from tests.contract.forkserver import KILL_AT
 from tests.contract.test_commands import files_of
-
-SEED = 20  # of the points at which runs are killed
-KILLS, TRIES = 3, 12  # number of resumed runs; maximum number of runs
-SIGKILLED = 128 + 9
+from tests.contract.test_kill_points import SIGKILLED
 
 
 @dataclass(frozen=True)
 class Killed:
-    """A call that takes a second or two. {NAME} is a part of the collection, {output} the output.
+    """A call with several batches of records. {NAME} is a part of the collection, {output} the output.
 
     The input is the file `in`; it is the first argument unless `arguments` contains it.
 
@@ -88,7 +82,7 @@ KILLED = {
         1000,
         input=make_run,
     ),
-    "encode": Killed("--model {model} --set shard_size=100", 3000, journal=".part/shards.json.part"),
+    "encode": Killed("--model {model} --set shard_size=100", 1200, journal=".part/shards.json.part"),
     "encode --runner": Killed(
         "--model {model} --set shard_size=100 --runner processes --set runner_workers=2",
         3000,
@@ -111,51 +105,18 @@ def read_outputs(output: Path, beside: Iterable[str] = ()) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", mark_slow_commands(KILLED, quick=("encode",)))
-def test_a_run_killed_at_random_and_resumed_equals_an_uninterrupted_one(name, collection, forkserver, tmp_path):
-    call = KILLED[name]
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(name, collection, forkserver, tmp_path):
+    call, log = KILLED[name], tmp_path / "log"
     (tmp_path / "in").write_bytes(call.input(call.documents))
-    log = tmp_path / "log"
-    arguments = build_arguments(name, collection)
 
-    def start(output: str) -> Running:
+    def run(output: str, **variables: object) -> int | None:
         again = ["--resume", "--skip-done", "--force"]  # what recipes pass: bring it up to date
-        words = [argument.replace("{output}", output) for argument in arguments]
-        return forkserver.start([*words, "-o", output, *again], tmp_path, log)
+        words = [argument.replace("{output}", output) for argument in build_arguments(name, collection)]
+        return forkserver.start([*words, "-o", output, *again], tmp_path, log, **variables).status()
 
-    started = time.monotonic()
-    assert start("whole").status() == 0, log.read_text()
-    length = time.monotonic() - started
-    draw = random.Random(f"{SEED} {name}")
-    resumed = 0
-    journal = Path(f"{tmp_path}/out{call.journal}")
-    for attempt in range(TRIES):
-        running = start("out")
-        if attempt < TRIES // 2 or resumed:
-            status = running.status(timeout=length * draw.uniform(0.2, 0.7))
-        else:  # no random kill fell into the work: kill as soon as something can be resumed
-            status = None
-            while status is None and not journal.exists():
-                status = running.status(timeout=0.002)
-        killed = status is None and running.kill() == SIGKILLED
-        assert killed or status in (None, 0), log.read_text()
-        resumed += "resuming out" in log.read_text()
-        if resumed == KILLS or (resumed and not killed):
-            break
-        if not killed:  # faster than before: start again
-            length /= 2
-            _remove(tmp_path / "out")
-            for ending in call.beside:
-                _remove(tmp_path / f"out{ending}")
-        elif not journal.exists():  # killed too early
-            length *= 1.5
-    assert resumed, "no kill fell into the work"
-    assert start("out").status() == 0, log.read_text()
+    assert run("whole") == 0, log.read_text()
+    assert run("out", **{KILL_AT: f"{tmp_path}/out{call.journal}"}) == SIGKILLED, log.read_text()
+    assert run("out") == 0, log.read_text()
+    assert "resuming out" in log.read_text()
     assert read_outputs(tmp_path / "out", call.beside) == read_outputs(tmp_path / "whole", call.beside)
     assert not list(tmp_path.glob("out*.part*"))
-
-
-def _remove(output: Path) -> None:
-    if output.is_dir():
-        shutil.rmtree(output)
-    else:
-        output.unlink()
