@@ -1,9 +1,8 @@
-"""Losses logged by train-retriever equal reference losses of vectors computed with transformers."""
+"""Losses logged by train-retriever and train-reranker equal reference losses of vectors and logits of transformers."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import random
 from functools import cache
 from pathlib import Path
@@ -11,13 +10,26 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    ElectraConfig,
+    ElectraModel,
+)
 
 from drtk.cli.main import app
 from drtk.models.config import InitModelSettings
 from drtk.models.init_model import train_tokenizer
+from drtk.models.list_reranker import load_list_reranker
+from tests.expansion_collection import write_rows
 from tests.reference import finetuning as slow
+from tests.reference import hlatr
 from tests.reference.finetuning import BatchQuery
+from tests.run_commands import read_log
 from tests.tiny_models import make_collection
 
 SEED, EPOCHS = 42, 3
@@ -28,21 +40,7 @@ TEXTS = {row["_id"]: row for row in PASSAGES}
 ASKED = {row["_id"]: row["text"] for row in QUERIES}
 
 
-def plain_bert(folder: Path, *, seed: int) -> None:
-    """Save a BERT without drtk's settings of pooling and similarity, without dropout, and with large weights."""
-    words = (f"{row['title']} {row['text']}" for row in PASSAGES)
-    tokenizer = train_tokenizer(words, InitModelSettings(vocab_size=400, min_frequency=1, max_length=256))
-    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    size |= {"vocab_size": len(tokenizer), "max_position_embeddings": 256}
-    config = BertConfig(initializer_range=0.15, **size, **dropout)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        BertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def examples(count: int, negatives: int) -> list[dict]:
+def make_examples(count: int, negatives: int) -> list[dict]:
     """Return scored examples with one to three positives; some are shared by examples."""
     draw = random.Random(count)
     results = []
@@ -60,27 +58,67 @@ def examples(count: int, negatives: int) -> list[dict]:
     return results
 
 
+def first_stage() -> dict[str, list[str]]:
+    """Return the ranked documents of seven queries, up to nine each; those of q6 are all irrelevant."""
+    draw = random.Random(0)
+    results = {}
+    for number in range(7):
+        names = draw.sample([name for name in TEXTS if name != f"d{number}"], 5 + number % 4)
+        results[f"q{number}"] = draw.sample([*names, f"d{number}"], len(names) + 1) if number < 6 else names
+    return results
+
+
+def labels(run: dict[str, list[str]]) -> dict[str, dict[str, float]]:
+    """Return the relevant documents: one per query, two for q1 and q2."""
+    results = {query: {name: float(name == f"d{query[1:]}") for name in names} for query, names in run.items()}
+    for query in ("q1", "q2"):
+        results[query][next(name for name in run[query] if not results[query][name])] = 1.0
+    return results
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write texts, examples, a run, judgments, and models without dropout and with large weights."""
     folder = tmp_path_factory.mktemp("reference")
-    lists = {"many": examples(6, 50), "two": examples(4, 2), "31": examples(6, 31)}
+    sizes = {"many": (6, 50), "two": (4, 2), "31": (6, 31), "70": (3, 70), "few": (4, 5)}
+    lists = {name: make_examples(*size) for name, size in sizes.items()}
     for name, rows in {"corpus": PASSAGES, "queries": QUERIES, **lists}.items():
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    plain_bert(folder / "one", seed=1)
-    plain_bert(folder / "both" / "query", seed=2)
-    plain_bert(folder / "both" / "passage", seed=3)
+        write_rows(folder / f"{name}.jsonl", rows)
+    run = first_stage()
+    hits = ((query, at, name) for query, names in run.items() for at, name in enumerate(names))
+    (folder / "run").write_text("".join(f"{query} Q0 {name} {at + 1} {20 - at} t\n" for query, at, name in hits))
+    judged = ((query, *judgment) for query, grades in labels(run).items() for judgment in grades.items())
+    (folder / "qrels").write_text("".join(f"{query} 0 {name} {grade:.0f}\n" for query, name, grade in judged))
+    words = (f"{row['title']} {row['text']}" for row in PASSAGES)
+    tokenizer = train_tokenizer(words, InitModelSettings(vocab_size=400, min_frequency=1, max_length=256))
+
+    size: dict[str, Any] = {"vocab_size": len(tokenizer), "max_position_embeddings": 256, "num_hidden_layers": 2}
+    size |= {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "initializer_range": 0.15}
+    size |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    small = size | {"num_hidden_layers": 1, "hidden_size": 16, "initializer_range": 0.3}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        models = {name: BertModel(BertConfig(**size)) for name in ("one", "both/query", "both/passage")}
+        models["electra"] = ElectraModel(ElectraConfig(embedding_size=12, **small))
+        models["crossencoder"] = BertForSequenceClassification(BertConfig(num_labels=1, **small))
+    for name, model in models.items():
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
     return folder
 
 
+def close(expected: float, *, abs: float = 2e-4) -> Any:
+    return pytest.approx(expected, abs=abs, rel=2e-5)
+
+
 def train(files: Path, output: Path, *more: str, model: str = "one", data: str = "many", count: int = 6) -> list[dict]:
-    """Train for three steps, an epoch each, at a learning rate of 1e-9; return the log lines."""
+    """Train a retriever for three steps, an epoch each, at a learning rate of 1e-9; return the log."""
     call = f"train-retriever {files}/{data}.jsonl --model {files}/{model} -o {output} --device cpu -q"
     call += f" --corpus {files}/corpus.jsonl --queries {files}/queries.jsonl"
     call += f" --batch-size {count} --max-steps {EPOCHS} --set log_steps=1 --learning-rate 1e-9"
     app([*call.split(), *more], standalone_mode=False)
-    lines = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 2, 3]
-    return lines
+    assert [line["step"] for line in read_log(output)] == [1, 2, 3]
+    return read_log(output)
 
 
 class Plain:
@@ -118,7 +156,7 @@ def batches(
     results = []
     for epoch in range(EPOCHS):
         batch = []
-        for row in examples(6, listed):
+        for row in make_examples(6, listed):
             at = epoch % len(row["positives"]) if rotate else 0
             places = list(map(str, range(listed)))
             window = [int(number) for number in slow.window(places, negatives, epoch=epoch, seed=SEED)]
@@ -127,10 +165,6 @@ def batches(
             batch.append(make_query(row, names, scores, query, passage))
         results.append(batch)
     return results
-
-
-def close(expected: float) -> Any:
-    return pytest.approx(expected, abs=2e-4, rel=2e-5)
 
 
 def simlm(batch: list[BatchQuery], **options: Any) -> float:
@@ -206,7 +240,7 @@ def test_dpr_has_two_encoders_the_gold_passage_and_one_negative(files, tmp_path)
     # which of two negatives a query gets is drawn: every epoch has to be one of the 2^4 batches there are
     query = Plain(files / "both" / "query", length=256, title="sep")  # all token types are zero there
     passage = Plain(files / "both" / "passage", length=256, title="sep")
-    rows = examples(4, 2)
+    rows = make_examples(4, 2)
     possible = []
     for choice in itertools.product((0, 1), repeat=4):
         picked = [[row["positives"][0], row["negatives"][at]] for row, at in zip(rows, choice, strict=True)]
@@ -230,3 +264,97 @@ def test_texts_that_are_too_long_are_cut(files, tmp_path, preset):
     loss = simlm if preset == "simlm-r1" else dot
     for line, batch in zip(lines, batches(query, passage, negatives=15), strict=True):
         assert line["loss"] == close(loss(batch))
+
+
+def drtk(*call: str | Path) -> None:
+    app([*map(str, call), "--device", "cpu", "-q"], standalone_mode=False)
+
+
+def texts(files: Path) -> list[str]:
+    return ["--corpus", str(files / "corpus.jsonl"), "--queries", str(files / "queries.jsonl")]
+
+
+class PlainReranker:
+    """A trained cross-encoder loaded with transformers, without batches; title: separator of title and text."""
+
+    def __init__(self, folder: Path, *, length: int, title: str | None) -> None:
+        self.model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        self._tokenizer, self._length, self._title = AutoTokenizer.from_pretrained(folder), length, title
+
+    def inputs(self, query: str, name: str) -> Any:
+        row = TEXTS[name]
+        text = row["text"] if self._title is None else f"{row['title']}{self._title}{row['text']}"
+        given: dict[str, Any] = {"truncation": "longest_first", "max_length": self._length, "return_tensors": "pt"}
+        return self._tokenizer(ASKED[query], text, **given)
+
+    @torch.no_grad()
+    def logit(self, query: str, name: str) -> float:
+        found = self.model(**self.inputs(query, name)).logits
+        assert found.shape == (1, 1)
+        return found.item()
+
+
+@pytest.mark.parametrize("length", [192, 20])
+def test_simlms_re_ranker_as_released(files, tmp_path, length):
+    # 64 logits of a query, of which the positive and the 15 best negatives count; without dropout both passes agree
+    call = ("train-reranker", files / "70.jsonl", *texts(files), "--model", files / "electra", "-o", tmp_path / "m")
+    more = f"--max-length {length} --batch-size 3 --max-steps 2 --set log_steps=1 --learning-rate 1e-9"
+    drtk(*call, "--preset", "simlm-reranker-official", *more.split())
+    plain = PlainReranker(tmp_path / "m", length=length, title=": ")
+    whole = []
+    for epoch, line in enumerate(read_log(tmp_path / "m")):
+        losses = []
+        for row in make_examples(3, 70):
+            positive = row["positives"][epoch % len(row["positives"])]
+            names = [positive, *slow.window(row["negatives"], 63, epoch=epoch, seed=SEED)]
+            scores = [plain.logit(row["query_id"], name) for name in names]
+            kept = [scores[data] for data in slow.keep_hardest(scores, 16)]
+            losses.append(slow.r_drop(kept, kept))
+            whole.append(slow.listwise(scores))
+        assert line["loss"] == close(slow.mean(losses), abs=2e-5)
+        assert (line["cross_entropy"], line["r_drop"]) == (close(slow.mean(losses), abs=2e-5), close(0.0, abs=2e-5))
+        assert abs(slow.mean(whole[-3:]) - slow.mean(losses)) > 1e-3  # all 64 would have been another figure
+    assert epoch == 1
+
+
+def test_the_passage_re_ranker_of_questions(files, tmp_path):
+    # 4 questions with 1, 2, 3 and 1 positives and 5 negatives each: 27 pairs, all of which are one batch
+    call = ("train-reranker", files / "few.jsonl", *texts(files), "--model", files / "one", "-o", tmp_path / "m")
+    more = ("--batch-size", "27", "--max-steps", "2", "--set", "log_steps=1", "--learning-rate", "1e-9")
+    drtk(*call, "--preset", "bert-passage-reranker", *more)
+    plain = PlainReranker(tmp_path / "m", length=192, title=None)
+    losses = [
+        slow.binary(plain.logit(row["query_id"], name), right=side == "positives")
+        for row in make_examples(4, 5)
+        for side in ("positives", "negatives")
+        for name in row[side]
+    ]
+    assert len(losses) == 27
+    assert [line["loss"] for line in read_log(tmp_path / "m")] == [close(slow.mean(losses), abs=2e-5)] * 2
+
+
+def test_lists_of_unequal_lengths(files, tmp_path):
+    # six queries have something right among their first eight; the seventh is left out
+    made = tmp_path / "vectors"
+    rerank = ("rerank", files / "run", *texts(files), "--model", files / "crossencoder", "-o", tmp_path / "reranked")
+    drtk(*rerank, "--save-vectors", made, "--set", "vector_dtype=float32", "--set", "title=colon")
+    call = ("train-reranker", files / "run", "--vectors", made, "--qrels", files / "qrels", "-o", tmp_path / "m")
+    right = labels(first_stage())
+    lists = {query: names[:8] for query, names in first_stage().items()}
+    learnt = [query for query, names in lists.items() if any(right[query][name] for name in names)]
+    more = f"--set depth=8 --set dropout=0 --batch-size {len(learnt)} --max-steps 1 --learning-rate 1e-9"
+    drtk(*call, "--preset", "hlatr", *more.split())
+    plain = PlainReranker(files / "crossencoder", length=192, title=": ")
+    model = load_list_reranker(tmp_path / "m")
+    layers = model.layers.layers
+    assert len(layers) == 4
+    losses = []
+    with torch.no_grad():
+        for query in learnt:
+            inputs = [plain.inputs(query, name) for name in lists[query]]
+            vectors = [plain.model.bert(**each).last_hidden_state[0, 0] for each in inputs]
+            parts = {"project": model.project, "ranks": model.ranks, "norm": model.norm, "head": model.head}
+            scores = [logit.item() for logit in hlatr.logits(vectors, layers=layers, heads=2, **parts)]
+            losses.append(slow.labeled_list(scores, [right[query][name] for name in lists[query]]))
+    assert [line["loss"] for line in read_log(tmp_path / "m")] == [close(slow.mean(losses), abs=2e-5)]
+    assert {sum(right[query][name] for name in lists[query]) for query in learnt} == {1.0, 2.0}
