@@ -11,7 +11,6 @@ import torch
 from drtk.pretraining import OBJECTIVES, TARGETS
 from drtk.pretraining.composition import Objective
 from drtk.pretraining.dataset import Batch
-from drtk.registry import load_attribute
 from tests.pretraining_setup import PretrainingFiles, PretrainingSetup, compute_gradients
 
 WORDS = ("objective.difference.classes=1", "objective.difference.reduction=mean")
@@ -75,10 +74,3 @@ def test_terms_are_finite_and_depend_on_present_examples_only(by, name, files):
     empty = setup.terms(drop_examples(batch, [0, 1, 2, 3, 4, 5]))[objective.name]
     assert empty.item() == 0
     assert empty.requires_grad  # so that no process waits for another's gradients
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_objectives_name_their_implementation(name):
-    kind = OBJECTIVES.load(name)
-    assert issubclass(kind, Objective)
-    assert callable(load_attribute(kind.implementation))
