@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import re
@@ -15,7 +16,7 @@ import torch
 from transformers import BertForSequenceClassification
 
 from drtk.cli.main import app
-from drtk.data.embeddings import PairVectors, read_shards
+from drtk.data.embeddings import PairVectors
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models.config import CrossEncoderSettings
 from drtk.models.cross_encoder import CrossEncoderScorer, identify_scorer
@@ -23,10 +24,12 @@ from drtk.models.list_reranker import ListReranker, ListRerankerConfig, load_lis
 from drtk.retrieval.rerank import check_same_scorer, reorder_ranking
 from drtk.runtime.integrity import read_json
 from tests.expansion_collection import read_rows, write_rows
-from tests.run_commands import kill_at, run_command
+from tests.run_commands import kill_at, read_files, read_log, run_command
 from tests.tiny_models import make_collection, save_tiny_cross_encoder, write_collection
 
-TEXTS = ["--corpus", "corpus.jsonl", "--queries", "queries.jsonl", "--model", "model"]
+TEXTS = "--corpus corpus.jsonl --queries queries.jsonl --model model".split()
+HLATR = "train-reranker run --vectors pairs --qrels qrels.tsv --preset hlatr --device cpu --batch-size 20".split()
+PASSAGES, QUERIES, _ = make_collection(60)
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +46,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "run").write_text("".join(lines))
     judged = "".join(f"q{query}\td{(query * 7 + (query % 5) * 11) % 60}\t1\n" for query in range(60))
     (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    with contextlib.chdir(folder):
+        run("rerank", "run", *TEXTS, "--save-vectors", "pairs", "-o", "reranked")
     return folder
 
 
 @pytest.fixture
-def cwd(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def cwd(data: Path, folder: Path) -> Path:
     for path in data.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    return tmp_path
+        (folder / path.name).symlink_to(path)
+    return folder
 
 
 def rankings(path: str) -> dict[str, list[tuple[str, float]]]:
@@ -68,21 +72,27 @@ def warnings_of(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capfd.readouterr().err
 
 
+def make_pair(query: int, passage: int) -> tuple[str, str]:
+    """Return the texts of a query and a passage with its title."""
+    return QUERIES[query]["text"], f"{PASSAGES[passage]['title']} {PASSAGES[passage]['text']}"
+
+
 def run(*arguments: str) -> None:
     app([*arguments, "-q"], standalone_mode=False)
+
+
+def rerank_lists(output: str, *more: str, source: str = "run", vectors: str = "pairs") -> None:
+    """Rerank a run with the HLATR model h."""
+    run("rerank", source, "--vectors", vectors, "--model", "h", "-o", output, *more)
 
 
 def test_reranked_documents_come_first_and_the_rest_follows(cwd):
     run("rerank", "run", *TEXTS, "--depth", "5", "-o", "out")
     before, after = rankings("run"), rankings("out")
     assert list(after) == list(before)
-    passages, queries, _ = make_collection(60)
     for query in ("q0", "q17", "q59"):
         head = [id for id, _ in before[query][:5]]
-        pairs = [
-            (queries[int(query[1:])]["text"], f"{passages[int(id[1:])]['title']} {passages[int(id[1:])]['text']}")
-            for id in head
-        ]
+        pairs = [make_pair(int(query[1:]), int(id[1:])) for id in head]
         scores = dict(zip(head, CrossEncoderScorer("model")(pairs).tolist(), strict=True))
         assert [id for id, _ in after[query][:5]] == sorted(head, key=scores.__getitem__, reverse=True)
         for id, score in after[query][:5]:
@@ -103,22 +113,16 @@ def test_documents_beyond_the_depth_stay_below_in_their_order():
 
 
 def test_scores_are_added_to_examples_and_other_fields_are_kept(cwd):
-    rows: list[dict[str, Any]] = [
+    rows = [
         {"query_id": "q3", "positives": ["d3", "d4"], "negatives": ["d7", "d9"], "sources": {"negatives": ["x", "y"]}},
-        {
-            "query_id": "q5",
-            "positives": ["d5"],
-            "negatives": [],
-            "scores": {"positives": [9.0], "negatives": []},
-            "a": 1,
-        },
+        {"query_id": "q5", "positives": ["d5"], "negatives": [], "scores": {"positives": [9.0], "negatives": []}},
     ]
+    rows[1]["a"] = 1
     write_rows("e.jsonl", rows)
     run("score", "e.jsonl", *TEXTS, "--set", "title=none", "-o", "scored.jsonl")
     actual = read_rows("scored.jsonl")
     assert [{**row, "scores": None} for row in actual] == [{**row, "scores": None} for row in rows]
-    passages, queries, _ = make_collection(60)
-    pairs = [(queries[3]["text"], passages[at]["text"]) for at in (3, 4, 7, 9)]
+    pairs = [(QUERIES[3]["text"], PASSAGES[at]["text"]) for at in (3, 4, 7, 9)]
     expected = CrossEncoderScorer("model", settings=CrossEncoderSettings())(pairs)
     assert [*actual[0]["scores"]["positives"], *actual[0]["scores"]["negatives"]] == pytest.approx(
         expected.tolist(), abs=1e-5
@@ -180,11 +184,7 @@ def test_unknown_ids_are_reported_with_file_and_line(cwd):
         ("rerank run --corpus corpus.jsonl --model model", UsageError, "--queries is required by a cross-encoder"),
         ("rerank run TEXTS --set tag=a\tb", UsageError, "--set tag: .* must be one word"),
         ("rerank run TEXTS --max-length 65", MismatchError, "model: cannot read 65 tokens; use at most 64"),
-        (
-            "score run TEXTS",
-            MismatchError,
-            "run: looks like hits of a TREC run; expected training examples, such as from",
-        ),
+        ("score run TEXTS", MismatchError, "run: looks like hits of a TREC run; expected training examples, such as"),
         ("score - TEXTS --sample 4", UsageError, "--sample requires a file, because the examples are counted first"),
         ("rerank examples.jsonl TEXTS", MismatchError, "examples.jsonl: looks like training examples; expected a TREC"),
     ],
@@ -204,12 +204,11 @@ def test_a_hint_at_swapped_queries_and_corpus(cwd, capfd):
 
 
 def test_a_non_finite_score_of_a_list_reranker_is_reported_with_the_query(cwd):
-    run("rerank", "run", *TEXTS, "--save-vectors", "v", "-o", "out")
     model = ListReranker(ListRerankerConfig(width=32))
     torch.nn.init.constant_(model.head.bias, float("nan"))
     save_list_reranker(model, cwd / "h")
     with pytest.raises(DrtkError, match=r"^h: the score of query '\w+' is NaN or infinite; check the model's weights$"):
-        run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "x")
+        rerank_lists("x")
 
 
 def test_pair_vectors_are_written_in_addition_to_the_run(cwd):
@@ -221,9 +220,8 @@ def test_pair_vectors_are_written_in_addition_to_the_run(cwd):
     assert (meta["role"], meta["dimension"], meta["counts"]["pairs"]) == ("pair", 32, 240)
     found = PairVectors("v")
     scorer = CrossEncoderScorer("model")
-    passages, queries, _ = make_collection(60)
-    pair = (queries[20]["text"], f"{passages[31]['title']} {passages[31]['text']}")  # 20 * 7 + 11 = 151 = 31 of 60
-    [expected] = scorer.compute_scores_and_vectors(scorer.tokenize([pair]))[1]
+    # 20 * 7 + 11 = 151 = 31 of 60
+    [expected] = scorer.compute_scores_and_vectors(scorer.tokenize([make_pair(20, 31)]))[1]
     np.testing.assert_allclose(found.load_vectors(found.find_rows("q20", ["d31"]))[0], expected, atol=5e-5)
     with pytest.raises(MismatchError, match="v: contains vectors of pairs; give passage embeddings"):
         run("index", "v", "--type", "exact", "-o", "index")
@@ -234,8 +232,7 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(cwd, capfd):
     lines = (cwd / "run").read_text().splitlines()
     Path("long").write_text("".join(line.replace("q", f"r{copy}q", 1) + "\n" for copy in range(3) for line in lines))
     write_rows("many.jsonl", (r | {"_id": f"r{n}{r['_id']}"} for n in range(3) for r in read_rows("queries.jsonl")))
-    call = ["rerank", "long", "--corpus", "corpus.jsonl", "--queries", "many.jsonl", "--model", "model", "--depth", "4"]
-    call += ["--max-length", "32"]
+    call = "rerank long --corpus corpus.jsonl --queries many.jsonl --model model --depth 2 --max-length 16".split()
     actual = ["-o", "out", "--save-vectors", "v"]
     kill_at(cwd / "v.part" / "00001.npy", *call, *actual)
     assert not (cwd / "out").exists()
@@ -244,59 +241,49 @@ def test_a_killed_run_with_vectors_resumes_to_the_same_bytes(cwd, capfd):
     assert "resuming out after" in warnings_of(capfd, *call, *actual, "--resume")
     run(*call, "-o", "whole", "--save-vectors", "w")
     assert (cwd / "out").read_bytes() == (cwd / "whole").read_bytes()
-    assert len(read_shards("v")) == len(read_shards("w")) == 3
-    for one, other in zip(read_shards("v"), read_shards("w"), strict=True):
-        assert one.ids == other.ids
-        assert (one.vectors == other.vectors).all()
-    manifests = [read_json(cwd / name / "meta.json") for name in "vw"]
+    files = [read_files(cwd / name) for name in "vw"]
+    assert {"00002.npy", "00002.ids"} < files[0].keys() == files[1].keys()
+    manifests = [content.pop("meta.json") for content in files]
+    assert files[0] == files[1]
     for fact in ("scorer", "dimension", "shards", "role"):
         assert manifests[0][fact] == manifests[1][fact]
     assert "is up to date" in warnings_of(capfd, *call, *actual, "--skip-done")
 
 
 def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(cwd, capfd):
-    run("rerank", "run", *TEXTS, "--depth", "10", "--save-vectors", "v", "-o", "out")
     (cwd / "dev" / "qrels").mkdir(parents=True)
     (cwd / "dev" / "qrels" / "dev.tsv").symlink_to(cwd / "qrels.tsv")
-    call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
-    call += "--set depth=10 --batch-size 20 --max-steps 60 --set layers=1 --set eval_steps=20 --set log_steps=10 --dev dev --dev-run run".split()
+    call = [*HLATR, *"--set depth=10 --max-steps 60 --set layers=1 --set eval_steps=20 --set log_steps=10".split()]
+    call += "--dev dev --dev-run run".split()
     run(*call, "-o", "h")
-    log = [json.loads(line) for line in (cwd / "h" / "log.jsonl").read_text().splitlines()]
+    log = read_log(cwd / "h")
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert [entry["step"] for entry in log if "RR@10" in entry] == [0, 20, 40, 60]
     # The judged document stands at rank 1 to 5 of 10: log 10 = 2.30 where nothing is known, log 5 = 1.61 where that is.
     assert losses[0] > losses[-1]
     assert losses[-1] < 1.75
-    run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "listed")
+    rerank_lists("listed")
     before, after = rankings("run"), rankings("listed")
-    assert {query: {id for id, _ in actual[:10]} for query, actual in after.items()} == {
-        query: {id for id, _ in actual[:10]} for query, actual in before.items()
-    }
-    assert all([id for id, _ in after[query][10:]] == [id for id, _ in before[query][10:]] for query in before)
+    for query, hits in before.items():
+        assert {id for id, _ in after[query][:10]} == {id for id, _ in hits[:10]}
+        assert [id for id, _ in after[query][10:]] == [id for id, _ in hits[10:]]
     best = read_json(cwd / "h" / "meta.json")["best"]
     assert f"{best['RR@10']:.4f}" in run_command(capfd, "eval", "listed", "--qrels", "qrels.tsv", "--measures", "RR@10")
-    with pytest.raises(UsageError, match=r"--depth 11: .*h was trained on 10 candidates"):
-        run("rerank", "run", "--vectors", "v", "--model", "h", "--depth", "11", "-o", "x")
-    for more in (TEXTS[:2], ["--save-vectors", "w"]):
-        with pytest.raises(UsageError, match="h: HLATR models rerank by vectors"):
-            run("rerank", "run", "--vectors", "v", "--model", "h", *more, "-o", "x")
+    for more, message in {
+        "--depth 11": r"--depth 11: .*h was trained on 10 candidates",
+        "--corpus corpus.jsonl": "h: HLATR models rerank by vectors",
+        "--save-vectors w": "h: HLATR models rerank by vectors",
+        "--set title=colon": r"^`title` requires a cross-encoder; h",
+        "--max-length 30": r"^`max_length` requires a cross-encoder; h",
+        "--skip-corpus-check": r"^`skip_corpus_check` requires a cross-encoder; h",
+    }.items():
+        with pytest.raises(UsageError, match=message):
+            rerank_lists("x", *more.split())
     with pytest.raises(UsageError, match="--vectors requires an HLATR model; use --save-vectors"):
         run("rerank", "run", *TEXTS, "--vectors", "w", "-o", "x")
-    for more in (
-        "--set title=colon",
-        "--set logits=true",
-        "--max-length 30",
-        "--set batch_tokens=7",
-        "--precision bfloat16",
-        "--set vector_dtype=float32",
-    ):
-        with pytest.raises(UsageError, match=r"^`\w+` requires a cross-encoder; h"):
-            run("rerank", "run", "--vectors", "v", "--model", "h", *more.split(), "-o", "x")
-    with pytest.raises(UsageError, match="`skip_corpus_check` requires a cross-encoder; h"):
-        run("rerank", "run", "--vectors", "v", "--model", "h", "--skip-corpus-check", "-o", "x")
     capfd.readouterr()
-    other = "60 of 60 queries rank their documents differently from run, from which v was made; a list reranker"
-    run("rerank", "listed", "--vectors", "v", "--model", "h", "-o", "twice")  # the reranked one, in the other's place
+    other = "60 of 60 queries rank their documents differently from run, from which pairs was made; a list reranker"
+    rerank_lists("twice", source="listed")
     assert f"drtk: listed: {other} requires the retrieval ranks\n" in capfd.readouterr().err
     run(*[*call[:1], "listed", *call[2:-1], "listed"], "--force", "-o", "h2")
     said = capfd.readouterr().err
@@ -304,49 +291,44 @@ def test_a_list_re_ranker_is_trained_and_used_from_vectors_alone(cwd, capfd):
     assert "drtk: the dev run: " in said
     lines = Path("run").read_bytes().splitlines(keepends=True)
     Path("half.gz").write_bytes(gzip.compress(b"".join(lines[: len(lines) // 2])))  # the same lists, some of them
-    run("rerank", "half.gz", "--vectors", "v", "--model", "h", "-o", "some")
+    rerank_lists("some", source="half.gz")
     assert capfd.readouterr().err == ""
     assert Path("listed").read_bytes().startswith(Path("some").read_bytes())
     (cwd / "deeper").write_text("q0 Q0 d0 1 3.0 t\nq0 Q0 d59 2 2.0 t\n")
-    with pytest.raises(RecordError, match="deeper:2: v has no vector of document 'd59' for query 'q0'"):
-        run("rerank", "deeper", "--vectors", "v", "--model", "h", "-o", "x")
+    with pytest.raises(RecordError, match="deeper:2: pairs has no vector of document 'd59' for query 'q0'"):
+        rerank_lists("x", source="deeper")
     run("rerank", "run", *TEXTS[:4], "--model", "other", "--depth", "10", "--save-vectors", "w", "-o", "second")
     with pytest.raises(MismatchError, match=r"w: contains vectors of .*other, but .*h requires vectors of .*model"):
-        run("rerank", "run", "--vectors", "w", "--model", "h", "-o", "x")
+        rerank_lists("x", vectors="w")
 
 
 @pytest.mark.parametrize(("file", "named"), [("config.json", "config"), ("tokenizer_config.json", "tokenizer")])
-def test_pair_vectors_of_a_model_with_another_config_or_tokenizer_are_rejected(cwd, tmp_path, file, named):
-    shutil.copytree("model", tmp_path / "m")
+def test_pair_vectors_of_a_model_with_another_config_or_tokenizer_are_rejected(data, tmp_path, file, named):
+    path = Path(shutil.copytree(data / "model", tmp_path / "m"), file)
     trained = identify_scorer(str(tmp_path / "m"))
-    path = tmp_path / "m" / file
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"note": 1}))
-    made = identify_scorer(str(tmp_path / "m"))
+    path.write_text(json.dumps(read_json(path) | {"note": 1}))
     with pytest.raises(MismatchError, match=rf"v: contains vectors of .*m \(different {named}\)"):
-        check_same_scorer("h", trained, "v", made)
+        check_same_scorer("h", trained, "v", identify_scorer(str(tmp_path / "m")))
 
 
 def test_logits_of_the_list_reranker_preset_depend_on_the_ranks(cwd):
     """The check of docs/methods/hlatr.md with the commands, the sizes of the preset and 12 candidates per query."""
-    run("rerank", "run", *TEXTS, "--save-vectors", "v", "-o", "out")
-    call = ["train-reranker", "run", "--vectors", "v", "--qrels", "qrels.tsv", "--preset", "hlatr", "--device", "cpu"]
-    run(*call, "--batch-size", "20", "--max-steps", "2", "-o", "h")
-    model, vectors = load_list_reranker(cwd / "h"), PairVectors("v")
+    run(*HLATR, "--max-steps", "2", "-o", "h")
+    model, vectors = load_list_reranker(cwd / "h"), PairVectors("pairs")
     assert model.settings == ListRerankerConfig(
         width=32, depth=100, hidden=128, layers=4, heads=2, feedforward=768, dropout=0.1
     )
     order = [7, 0, 11, 4, 2, 9, 1, 10, 3, 8, 6, 5]
     before, permuted = rankings("run"), ""
-    for query, found in before.items():
-        names = [found[at][0] for at in order]
-        permuted += "".join(f"{query} Q0 {id} {at + 1} {30 - at} t\n" for at, id in enumerate(names))
+    for query, hits in before.items():
+        permuted += "".join(f"{query} Q0 {hits[at][0]} {rank + 1} {30 - rank} t\n" for rank, at in enumerate(order))
     (cwd / "permuted").write_text(permuted)
-    run("rerank", "run", "--vectors", "v", "--model", "h", "-o", "listed")
-    run("rerank", "permuted", "--vectors", "v", "--model", "h", "-o", "alone")
+    rerank_lists("listed")
+    rerank_lists("alone", source="permuted")
     listed, alone = rankings("listed"), rankings("alone")
     ranks, present = torch.tensor([order]), torch.ones(1, 12, dtype=torch.bool)
-    for query, found in before.items():
-        names = [found[at][0] for at in order]
+    for query, hits in before.items():
+        names = [hits[at][0] for at in order]
         items = torch.from_numpy(vectors.load_vectors(vectors.find_rows(query, names))).float()[None]
         told, changed = (dict(scored[query]) for scored in (listed, alone))
         with torch.no_grad():
@@ -358,8 +340,7 @@ def test_logits_of_the_list_reranker_preset_depend_on_the_ranks(cwd):
 
 
 def test_queries_without_a_positive_are_counted_and_an_error_if_all_lack_one(cwd, capfd):
-    run("rerank", "run", *TEXTS, "--depth", "3", "--save-vectors", "v", "-o", "out")
-    call = "train-reranker run --vectors v --set kind=hlatr --set depth=3 --device cpu --max-steps 1 --batch-size 8".split()
+    call = "train-reranker run --vectors pairs --set kind=hlatr --set depth=3 --device cpu --max-steps 1 --batch-size 8".split()
     # the judged one stands at rank 1 + query % 5: for 24 of 60 queries that is rank 4 or 5
     assert "excluded 24 queries that have no positive among their first 3 documents" in warnings_of(
         capfd, *call, "--qrels", "qrels.tsv", "-o", "h"
@@ -385,27 +366,25 @@ def test_queries_without_a_positive_are_counted_and_an_error_if_all_lack_one(cwd
         run(*call, "--qrels", "none.tsv", "-o", "g")
 
 
-SCORED = "mine-negatives run --qrels qrels.tsv --scorer model --set ce_max=0.9 --set min_negatives=0 --corpus corpus.jsonl --queries queries.jsonl"
-SCORING = {
-    "score": ["score", "examples.jsonl", *TEXTS],
-    "rerank with vectors": ["rerank", "run", *TEXTS, "--save-vectors", "v"],
-    "mine-negatives": SCORED.split(),
-}
+MINE = "mine-negatives run --qrels qrels.tsv --scorer model --set ce_max=0.9 --set min_negatives=0"
 
 
-@pytest.mark.parametrize("name", SCORING)
-def test_out_of_memory_names_the_option_that_scores_less_at_once(cwd, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (["score", "examples.jsonl", *TEXTS], "batch_tokens"),
+        (["rerank", "run", *TEXTS, "--save-vectors", "v"], "batch_tokens"),
+        ([*MINE.split(), *TEXTS[:4]], "scorer_batch_tokens"),
+    ],
+    ids=lambda call: call[0] if isinstance(call, list) else "",
+)
+def test_out_of_memory_names_the_option_that_scores_less_at_once(cwd, monkeypatch, call, field):
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has a total capacity")
 
-    field = "scorer_batch_tokens" if name == "mine-negatives" else "batch_tokens"
-    call = [*SCORING[name], "--device", "cpu", "-o", "out"]
-    with monkeypatch.context() as patch:
-        patch.setattr(BertForSequenceClassification, "forward", full)
-        with pytest.raises(DrtkError, match=rf"^cpu: out of memory at [0-9,]+ tokens; lower `{field}`$"):
-            run(*call)
-    if name == "score":
-        run(*call, "--set", "batch_tokens=64", "--resume")
+    monkeypatch.setattr(BertForSequenceClassification, "forward", full)
+    with pytest.raises(DrtkError, match=rf"^cpu: out of memory at [0-9,]+ tokens; lower `{field}`$"):
+        run(*call, "--device", "cpu", "-o", "out")
 
 
 def test_an_ensemble_uses_the_scores_of_reranked_documents_only(cwd, capfd):
@@ -424,26 +403,20 @@ def test_an_ensemble_uses_the_scores_of_reranked_documents_only(cwd, capfd):
     assert warnings_of(capfd, *call, "changed").count(": reranked to depth") == 1
 
 
-@pytest.mark.parametrize("call", [["rerank", "run", "--depth", "5"], ["score", "examples.jsonl"]])
-def test_passages_without_text_are_reported(cwd, capfd, call):
-    passages = read_rows("corpus.jsonl")
-    pairs = {"rerank": 60 * 5, "score": 60 * 4}[call[0]]
-    for name, change in (("bare", {"text": " ", "title": ""}), ("titles", {"text": ""})):
-        write_rows(name, (row | change for row in passages))
-    model = ["--queries", "queries.jsonl", "--model", "model", "--set", "title=join"]
-    told = f"none of the {pairs} passages that were read has a text; check that it is the right file"
-    with pytest.raises(DrtkError) as fault:
-        run(*call, "--corpus", "bare", *model, "-o", "out")
-    assert str(fault.value) == f"bare: {told}"
-    assert not Path("out").exists()
-    with pytest.raises(DrtkError):
-        run(*call, "--corpus", "titles", *model[:4], "--set", "title=none", "-o", "out")
+@pytest.mark.parametrize(("call", "pairs"), [("rerank run --depth 5", 60 * 5), ("score examples.jsonl", 60 * 4)])
+def test_passages_without_text_are_reported(cwd, capfd, call, pairs):
+    model = "--queries queries.jsonl --model model -o out --corpus"
+    empty = [{"_id": row["_id"], "title": "", "text": " "} for row in PASSAGES]
+    for name, rows in (("bare", empty), ("titles", [row | {"text": ""} for row in PASSAGES])):
+        write_rows(name, rows)
+        with pytest.raises(DrtkError) as fault:
+            run(*call.split(), "--set", "title=none", *model.split(), name)
+        message = f"none of the {pairs} passages that were read has a text; check that it is the right file"
+        assert str(fault.value) == f"{name}: {message}"
+        assert not Path("out").exists()
     capfd.readouterr()
-    run(*call, "--corpus", "titles", *model, "-o", "out")  # a title is something to read
-    assert Path("out").exists()
-    passages[3] |= {"text": "", "title": ""}  # in few pairs, or many: each is counted
-    write_rows("one", passages)
-    run(*call, "--corpus", "one", *model, "-o", "out", "--force")
+    run(*call.split(), "--set", "title=join", *model.split(), "titles")  # a title is a text
+    assert capfd.readouterr().err == ""
+    write_rows("one", [*PASSAGES[:3], empty[3], *PASSAGES[4:]])
+    run(*call.split(), *model.split(), "one", "--force")
     assert re.search(rf"drtk: one: \d+ of the {pairs} passages that were read have no text\n", capfd.readouterr().err)
-    run(*call, "--corpus", "corpus.jsonl", *model, "-o", "out", "--force")
-    assert "no text" not in capfd.readouterr().err
