@@ -4,8 +4,8 @@ import io
 import re
 import subprocess
 import sys
+from pathlib import Path
 
-import orjson
 import pytest
 
 from drtk.cli.main import app
@@ -16,13 +16,10 @@ from tests.embedding_folders import ENCODER, write_embeddings
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, write_text
 
+TEXT = "A wing of an aircraft lifts more, and under a load that grows with speed the wing of any craft may bend."
 CORPUS = [
     {"_id": "wing#0", "title": "Wings", "text": "The wing of a bird lifts it."},
-    {
-        "_id": "wing#1",
-        "title": "Wings",
-        "text": "A wing of an aircraft lifts more, and under a load that grows with speed the wing of any craft may bend.",
-    },
+    {"_id": "wing#1", "title": "Wings", "text": TEXT},
     {"_id": "tail#0", "title": "Tails", "text": "The tail steers the bird in flight."},
     {"_id": "sea#0", "title": "The sea", "text": "Salt water and waves."},
 ]
@@ -30,11 +27,10 @@ QUERIES = [{"_id": "q1", "text": "wing"}, {"_id": "q2", "text": "bird tail"}, {"
 
 
 @pytest.fixture
-def cwd(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_rows(tmp_path / "corpus.jsonl", CORPUS)
-    write_rows(tmp_path / "queries.jsonl", QUERIES)
-    return tmp_path
+def cwd(folder):
+    write_rows(folder / "corpus.jsonl", CORPUS)
+    write_rows(folder / "queries.jsonl", QUERIES)
+    return folder
 
 
 @pytest.fixture
@@ -45,6 +41,15 @@ def bm25(cwd, capfd):
 
 def columns(run):
     return [(line.split()[0], line.split()[2]) for line in run.splitlines()]
+
+
+def set_stdin(monkeypatch, content):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def write_judgment(passage, name="qrels.tsv"):
+    """Write a judgment of query q1."""
+    write_text(Path(name), f"query-id\tcorpus-id\tscore\nq1\t{passage}\t1\n")
 
 
 def test_a_run_lists_each_querys_passages_best_first(bm25, capfd):
@@ -70,8 +75,8 @@ def test_queries_without_hits_and_passages_as_queries_are_reported(bm25, capfd):
 
 def test_empty_queries_are_counted_in_the_manifest(bm25, capfd):
     run_command(capfd, "search", "queries.jsonl", "bm25", "--batch-size", "1", "-o", "run")
-    assert (bm25.parent / "run").read_text() == run_command(capfd, "search", "bm25", "queries.jsonl")
-    manifest = orjson.loads((bm25.parent / "run.meta.json").read_bytes())
+    assert Path("run").read_text() == run_command(capfd, "search", "bm25", "queries.jsonl")
+    manifest = read_json(Path("run.meta.json"))
     assert (manifest["counts"]["in"], manifest["counts"]["without a word"]) == (3, 1)
     assert [entry["path"] for entry in manifest["inputs"]] == ["bm25", "queries.jsonl"]
 
@@ -85,26 +90,22 @@ def test_by_source_ranks_documents_by_the_names_in_the_corpus_if_given(bm25, cwd
     assert columns(run)[0] == ("q1", "of-Win")
 
 
-def test_a_question_is_answered_with_titles_ids_and_snippets(bm25, capfd):
-    page = run_command(capfd, "search", "bm25", "--query", "Which tails steer?", "-k", "1").splitlines()
+def test_a_question_is_answered_with_titles_ids_and_snippets_or_without_a_corpus_with_ids(bm25, capfd):
+    call = ("search", "bm25", "--query", "Which tails steer?", "-k", "1")
+    page = run_command(capfd, *call).splitlines()
     assert page[0].split()[0] == "1"
     assert page[0].endswith("Tails")
     assert page[1:3] == ["    tail#0", "    The tail steers the bird in flight."]
-
-
-def test_without_a_corpus_a_question_is_answered_with_ids_and_says_so(bm25, cwd, capfd):
-    (cwd / "corpus.jsonl").rename(cwd / "moved.jsonl")
-    capfd.readouterr()
-    page = run_command(capfd, "search", "bm25", "--query", "tail")
-    assert page.split()[-1] == "tail#0"
-    assert "Tails" not in page
-    page = run_command(capfd, "search", "bm25", "--query", "tail", "--corpus", "moved.jsonl")
-    assert "Tails" in page
+    Path("corpus.jsonl").rename("moved.jsonl")
+    short = run_command(capfd, *call)
+    assert short.split()[-1] == "tail#0"
+    assert "Tails" not in short
+    assert run_command(capfd, *call, "--corpus", "moved.jsonl").splitlines() == page
 
 
 def test_an_index_of_a_stream_says_that_it_has_no_texts(cwd, capfd, monkeypatch):
     for source, expected in (("corpus.jsonl", False), ("-", True)):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((cwd / "corpus.jsonl").read_bytes())))
+        set_stdin(monkeypatch, (cwd / "corpus.jsonl").read_bytes())
         app(["index", source, "--type", "bm25s", "-o", f"of-{expected}"], standalone_mode=False)
         assert ("to show passages, give search and serve --corpus FILE\n" in capfd.readouterr().err) == expected
     assert "Tails" in run_command(capfd, "search", "of-True", "--query", "tail", "--corpus", "corpus.jsonl")
@@ -121,7 +122,7 @@ def test_q_is_quiet_and_a_query_in_place_of_a_path_gets_a_hint(bm25, capfd, monk
         ("how do I fly?\n", "for one query per line use --query -"),
         ('{"_id": "q", "text": "t"}\nfly', ""),
     ):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(more.encode())))
+        set_stdin(monkeypatch, more.encode())
         place = f"<stdin>:{1 if hint else 2}: expected a JSON object, got other text"
         with pytest.raises(RecordError, match=rf"^{place}{f'; {hint} .-q is --quiet.' if hint else ''}$"):
             run_command(capfd, "search", "bm25", "-q", "-")
@@ -146,9 +147,9 @@ def test_queries_from_stdin_are_searched_line_by_line(bm25, capfd, monkeypatch):
     one = run_command(capfd, "search", "bm25", "--query", "tail", "-k", "1")
     two = run_command(capfd, "search", "bm25", "--query", "wing load", "-k", "1")
     asked = "\ufefftail\n\n  wing   load\nzebra\n".encode()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(asked)))
+    set_stdin(monkeypatch, asked)
     assert run_command(capfd, "search", "bm25", "--query", "-", "-k", "1") == f"tail\n{one}wing load\n{two}zebra\n"
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"tail\nth\xe9\n")))
+    set_stdin(monkeypatch, b"tail\nth\xe9\n")
     with pytest.raises(RecordError, match="<stdin>:2: not UTF-8"):
         run_command(capfd, "search", "bm25", "--query", "-")
 
@@ -197,17 +198,17 @@ def test_options_that_contradict_each_other_are_rejected(bm25, capfd):
 def test_tuning_writes_every_point_of_the_grid_the_best_first(bm25, cwd, capfd):
     # q1 "wing", judged wing#0 of 8 words, the word once; wing#1 has it twice among 23; on average 11.25 words.
     # b = 1: 1/(1 + .1 * 8/11.25) = .934 leads 2/(2 + .1 * 23/11.25) = .907; b = 0: 2/2.1 = .952 leads 1/1.1 = .909.
-    write_text(cwd / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
+    write_judgment("wing#0")
     arguments = ("search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--set", "grid=k1=0.1 b=0,1")
     assert run_command(capfd, *arguments) == "k1\tb\tRR@10\n0.1\t1\t1.0000\n0.1\t0\t0.5000\n"
-    write_text(cwd / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
+    write_judgment("wing", "docs.tsv")
     page = run_command(capfd, *arguments[:5], "docs.tsv", *arguments[6:], "--by", "source", "-o", "table.tsv")
     assert page == ""
     assert (cwd / "table.tsv").read_text() == "k1\tb\tRR@10\n0.1\t0\t1.0000\n0.1\t1\t1.0000\n"
 
 
 def test_tuning_by_judgments_of_another_collection_warns_once(bm25, cwd, capfd):
-    write_text(cwd / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\t29\t1\n")
+    write_judgment("29")
     capfd.readouterr()
     tune = ["search", "bm25", "queries.jsonl", "--tune", "--qrels", "qrels.tsv", "--set", "grid=k1=0.1,0.2 b=0"]
     app([*tune, "-q"], standalone_mode=False)
@@ -215,13 +216,13 @@ def test_tuning_by_judgments_of_another_collection_warns_once(bm25, cwd, capfd):
     assert out == "k1\tb\tRR@10\n0.1\t0\t0.0000\n0.2\t0\t0.0000\n"
     assert err.count("\n") == 1
     assert err.startswith("drtk: bm25: no judged document was retrieved (query 'q1': retrieved 'wing#1', judged '29')")
-    write_text(cwd / "docs.tsv", "query-id\tcorpus-id\tscore\nq1\twing\t1\n")
+    write_judgment("wing", "docs.tsv")
     with pytest.raises(UsageError, match="judgments are of source documents, not of passages; use `by=source`"):
         app([*tune[:5], "docs.tsv", *tune[6:], "-q"], standalone_mode=False)
 
 
 def test_with_judgments_only_judged_queries_are_searched(bm25, cwd, capfd):
-    write_text(cwd / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\twing#0\t1\n")
+    write_judgment("wing#0")
     everything = run_command(capfd, "search", "bm25", "queries.jsonl")
     assert len({line.split()[0] for line in everything.splitlines()}) > 1
     of_q1 = "".join(line for line in everything.splitlines(keepends=True) if line.startswith("q1 "))
@@ -235,27 +236,12 @@ def test_exact_index_of_embeddings_records_its_encoder_and_is_searched(cwd, capf
     write_embeddings(cwd / "v", [[1, 0], [0, 1], [1, 1]], ["a", "b", "c"], source="corpus.jsonl")
     write_embeddings(cwd / "q", [[1, 0.5]], ["q1"], role="query")
     run_command(capfd, "index", "v", "--type", "exact", "-o", "dense")
-    meta = orjson.loads((cwd / "dense" / "meta.json").read_bytes())
+    meta = read_json(cwd / "dense" / "meta.json")
     assert (meta["kind"], meta["type"], meta["encoder"], meta["dimension"]) == ("index", "exact", ENCODER, 2)
     assert meta["corpus"] == str(cwd / "corpus.jsonl")
     assert meta["counts"] == {"passages": 3}
     run = run_command(capfd, "search", "dense", "q")
     assert run == "q1 Q0 c 1 1.5 drtk\nq1 Q0 a 2 1.0 drtk\nq1 Q0 b 3 0.5 drtk\n"
-    write_text(cwd / "qrels.tsv", "query-id\tcorpus-id\tscore\nq1\ta\t1\n")
-    with pytest.raises(UsageError, match="requires an index of type bm25"):
-        run_command(capfd, "search", "dense", "queries.jsonl", "--tune", "--qrels", "qrels.tsv")
-
-
-def test_parts_of_an_encoding_make_one_index_or_several_that_are_searched_as_one(cwd, capfd):
-    write_embeddings(cwd / "v1", [[3], [1]], ["a", "c"], part=(1, 2))
-    write_embeddings(cwd / "v2", [[2]], ["b"], part=(2, 2))
-    write_embeddings(cwd / "q", [[1]], ["q1"], role="query")
-    run_command(capfd, "index", "v1", "v2", "--type", "exact", "-o", "whole")
-    run_command(capfd, "index", "v1", "--type", "exact", "-o", "one")
-    run_command(capfd, "index", "v2", "--type", "exact", "-o", "two")
-    whole = run_command(capfd, "search", "whole", "q")
-    assert columns(whole) == [("q1", "a"), ("q1", "b"), ("q1", "c")]
-    assert run_command(capfd, "search", "one", "two", "q") == whole
 
 
 def test_a_failed_build_does_not_replace_the_old_index(cwd, bm25, capfd):
@@ -280,8 +266,6 @@ def test_a_failed_build_does_not_replace_the_old_index(cwd, bm25, capfd):
 
 
 def test_missing_faiss_names_the_extra_to_install(cwd, capfd, monkeypatch):
-    import sys
-
     write_embeddings(cwd / "v", [[1, 0]])
     monkeypatch.setitem(sys.modules, "faiss", None)
     monkeypatch.delitem(sys.modules, "drtk.indexing.faiss_index", raising=False)
