@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import inspect
+import itertools
 import os
 import re
 import subprocess
@@ -17,9 +18,9 @@ import zstandard
 
 from drtk.cli.main import COMMANDS
 from drtk.runtime.streams import open_input, read_lines
-from tests.contract.calls import CALLS, FUNCTIONS, QUICK, find_commands, has_flag, mark_slow_commands
+from tests.contract.calls import CALLS, FUNCTIONS, find_commands, has_flag, mark_slow_commands
 from tests.contract.collection import Collection
-from tests.contract.run_drtk import Outcome, build_command, make_environment, run_in_process, run_successfully
+from tests.contract.run_drtk import build_command, make_environment, run_in_process, run_successfully
 from tests.run_commands import open_pipe
 
 FILTERS = find_commands("filter")
@@ -76,13 +77,6 @@ def test_every_command_is_registered_and_has_a_call():
     assert set(FUNCTIONS) - set(CALLS) == set(), "add how to call them to tests/contract/calls.py"
 
 
-def test_commands_of_a_shape_share_options():
-    for name, function in FUNCTIONS.items():
-        assert getattr(function, "shape", None) in ("plain", "filter", "folder"), name
-        expected = {"plain": {"quiet"}, "filter": {"resume", "force", "skip_done"}, "folder": {"force", "skip_done"}}
-        assert expected[function.shape] <= set(function.common_flags), name
-
-
 def test_every_option_that_names_an_output_is_declared_in_writes():
     for name, function in FUNCTIONS.items():
         parameters = inspect.signature(function).parameters.values()
@@ -101,28 +95,22 @@ def set_option(command: str, field: str, value: str) -> list[str]:
     return [f"--{field.replace('_', '-')}", value] if has_option else ["--set", f"{field}={value}"]
 
 
-@pytest.mark.parametrize("name", [name for name in FILTERS if name in QUICK])
-@pytest.mark.parametrize("other", ["out", "./out", "linked/out", "to-out"])
-def test_two_options_cannot_name_the_same_output(name, other, collection):
+@pytest.mark.parametrize("name", ["chunk", "mine-negatives"])  # of those with additional outputs
+def test_an_output_is_no_other_output_and_no_input(name, collection):
+    source, content = collection[CALLS[name].input], collection[CALLS[name].input].read_bytes()
     Path("linked").symlink_to(".")
     Path("to-out").symlink_to("out")
-    for option in getattr(FUNCTIONS[name], "writes", ()):
+    for option, other in itertools.product(FUNCTIONS[name].writes, ("out", "./out", "linked/out", "to-out")):
         more = set_option(name, option, other)
-        outcome = run_in_process(*arguments(name, collection, collection[CALLS[name].input], "out"), *more)
+        outcome = run_in_process(*arguments(name, collection, source, "out"), *more)
         assert outcome.status == 2
         flag = more[0] if more[0] != "--set" else f"--set {option}"
         assert f"--output and {flag}: both write {other}; give different files" in outcome.err
         assert not Path("out").exists()
-
-
-@pytest.mark.parametrize("name", FILTERS)
-def test_force_does_not_overwrite_an_input(name, collection):
-    content = bytes_of(collection[CALLS[name].input])
     Path("in").write_bytes(content)
     Path("hard").hardlink_to("in")
     for other in ("in", "./in", "hard"):
-        outputs = [(other, [])]
-        outputs += [("out", set_option(name, option, other)) for option in getattr(FUNCTIONS[name], "writes", ())]
+        outputs = [(other, []), *(("out", set_option(name, option, other)) for option in FUNCTIONS[name].writes)]
         for output, more in outputs:
             outcome = run_in_process(*arguments(name, collection, "in", output), *more, "--force")
             assert outcome.status == 2
@@ -152,63 +140,45 @@ print("light")
 
 
 @pytest.mark.parametrize("name", mark_slow_commands(MAKERS))
-def test_a_named_output_has_a_manifest_and_is_not_overwritten(name, collection):
-    call = arguments(name, collection, collection[CALLS[name].input], "out")
+def test_a_named_output_has_a_manifest_and_is_replaced_on_request(name, collection):
+    source = Path("in")
+    if CALLS[name].input:
+        source.write_bytes(collection[CALLS[name].input].read_bytes())
+    call = arguments(name, collection, source, "out")
     run_successfully(*call)
     manifest = read_manifest(Path("out"))
     assert manifest["program"] == name
     assert {"kind", "command", "settings", "inputs", "counts", "versions", "started", "seconds"} <= set(manifest)
     if CALLS[name].input:
-        noted = {entry["path"]: entry["digest"] for entry in manifest["inputs"]}
-        assert noted.get(str(collection[CALLS[name].input])), "the input and its digest are in the manifest"
-    before = read_output(name, Path("out"))
+        assert {entry["path"]: entry["digest"] for entry in manifest["inputs"]}.get("in"), "the digest of the input"
+    before, made = read_output(name, Path("out")), Path("out").stat().st_ino
     rejected = run_in_process(*call)
     assert rejected.status == 1
     assert "out: exists already; --force replaces it" in rejected.err
     assert read_output(name, Path("out")) == before
-    assert set(os.listdir()) == ({"out"} if Path("out").is_dir() else {"out", "out.meta.json"})
-
-
-@pytest.mark.parametrize("name", mark_slow_commands(MAKERS))
-def test_skip_done_keeps_a_current_output_and_rebuilds_an_outdated_one(name, collection):
-    source = Path("in") if CALLS[name].input else Path("none")
-    if CALLS[name].input:
-        source.write_bytes(collection[CALLS[name].input].read_bytes())
-    call = [*arguments(name, collection, source, "out"), "--skip-done", "--force"]
-    run_successfully(*call)
-    made = Path("out").stat().st_ino
-    again = run_successfully(*call)
-    assert again.err == f"drtk: {name}: out is up to date\n"
+    outputs = {"out"} if Path("out").is_dir() else {"out", "out.meta.json"}
+    assert set(os.listdir()) - {"in"} == outputs
+    update = [*call, "--skip-done", "--force"]
+    assert run_successfully(*update).err == f"drtk: {name}: out is up to date\n"
     assert Path("out").stat().st_ino == made
     if CALLS[name].input:
         source.write_bytes(b"".join(source.read_bytes().splitlines(keepends=True)[:-1]))
-        assert f"drtk: {name}: out is out of date; changed: in\n" in run_successfully(*call).err
+        assert f"drtk: {name}: out is out of date; changed: in\n" in run_successfully(*update).err
 
 
-@pytest.mark.parametrize(
-    "name", mark_slow_commands([name for name in sorted(CALLS) if CALLS[name].grow and name in FUNCTIONS])
-)
-def test_a_bad_line_is_reported_with_file_and_line(name, collection):
-    Path("in").write_bytes(with_a_torn_line(name, collection[CALLS[name].input].read_bytes(), at=4))
-    outcome = run_in_process(*arguments(name, collection, "in", "out"))
-    assert outcome.status == 1
-    if name in MAKERS:
-        complaints = [line for line in outcome.err.splitlines() if "in:4: " in line]
-        assert len(complaints) == 1
-        assert complaints[0].startswith("drtk: in:4: ")
-    else:  # validate writes findings, as they are what it is asked for
-        assert "in:4: " in outcome.out.decode()
-    assert not Path("out").exists() or not Path("out/meta.json").exists()
-    assert not Path("out.part").exists()
-
-
-@pytest.mark.parametrize("name", mark_slow_commands([name for name in READERS if has_flag(name, "skip_bad")]))
-def test_skip_bad_skips_and_counts_bad_lines_up_to_the_limit(name, collection):
+@pytest.mark.parametrize("name", mark_slow_commands(READERS))
+def test_bad_lines_are_reported_or_skipped_and_counted_up_to_the_limit(name, collection):
     clean = collection[CALLS[name].input].read_bytes()
     Path("clean").write_bytes(clean)
     Path("bad").write_bytes(with_a_torn_line(name, with_a_torn_line(name, clean, at=5), at=2))
+    for more, line in ([], 2), (["--skip-bad", "1"], 6):
+        outcome = run_in_process(*arguments(name, collection, "bad", "out"), *more)
+        assert outcome.status == 1
+        errors = [message for message in outcome.err.splitlines() if message.startswith(f"drtk: bad:{line}: ")]
+        assert len(errors) == 1
+        assert not Path("out").exists() or not Path("out/meta.json").exists()
+        assert not Path("out.part").exists()
     run_successfully(*arguments(name, collection, "clean", "expected"))
-    assert run_in_process(*arguments(name, collection, "bad", "out"), "--skip-bad", "1").status == 1
     outcome = run_successfully(*arguments(name, collection, "bad", "out"), "--skip-bad", "2", "--force")
     for line in (2, 6):
         assert f"skipped: bad:{line}: " in outcome.err
@@ -217,41 +187,33 @@ def test_skip_bad_skips_and_counts_bad_lines_up_to_the_limit(name, collection):
 
 
 @pytest.mark.parametrize("name", mark_slow_commands(READERS, quick=("chunk", "encode", "eval")))
-def test_compressed_input_and_a_named_pipe_give_the_same_as_a_file(name, collection):
+def test_compressed_files_and_pipes_give_the_same_as_files(name, collection):
     plain = collection[CALLS[name].input].read_bytes()
     suffix = Path(CALLS[name].input).suffix
-    forms = {"": plain, ".gz": gzip.compress(plain), ".zst": zstandard.ZstdCompressor().compress(plain)}
-    for extension, content in forms.items():
-        Path(f"in{suffix}{extension}").write_bytes(content)
-        run_successfully(*arguments(name, collection, f"in{suffix}{extension}", f"out{extension[1:]}"))
-        assert read_output(name, Path(f"out{extension[1:]}")) == read_output(name, Path("out"))
+    compressors = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+    for extension, compress in compressors.items():
+        source, output = f"in{suffix}{extension}", f"out{extension}"
+        Path(source).write_bytes(compress(plain))
+        run_successfully(*arguments(name, collection, source, output))
+        assert read_output(name, Path(output)) == read_output(name, Path("out"))
+        if name in FILTERS and extension:
+            assert Path(output).read_bytes() != Path("out").read_bytes()
     assert read_output(name, Path("out"))
     with open_pipe(plain) as pipe:
         run_successfully(*arguments(name, collection, pipe, "piped"))
     if CALLS[name].streams:  # a table may name its source
         assert read_output(name, Path("piped")) == read_output(name, Path("out"))
-
-
-@pytest.mark.parametrize("name", mark_slow_commands([name for name in FILTERS if CALLS[name].grow]))
-def test_stdin_and_compressed_output_give_the_same_as_files(name: str, collection: Collection) -> None:
-    source = collection[CALLS[name].input]
-    run_successfully(*arguments(name, collection, source, "out"))
-    plain = Path("out").read_bytes()
-    assert run_successfully(*arguments(name, collection, "-", "-"), stdin=source.read_bytes()).out == plain
-    for suffix in (".gz", ".zst"):
-        run_successfully(*arguments(name, collection, source, f"out{suffix}"))
-        assert Path(f"out{suffix}").read_bytes() != plain
-        assert bytes_of(Path(f"out{suffix}")) == plain
+    if name in STREAMS:
+        assert run_successfully(*arguments(name, collection, "-", "-"), stdin=plain).out == Path("out").read_bytes()
 
 
 @pytest.mark.parametrize("name", mark_slow_commands(STREAMS, quick=("chunk", "fuse")))
 def test_empty_input_gives_empty_output(name, collection):
     Path("in").write_bytes(b"")
     Path("second.run").write_bytes(b"")
-    for output in ("-", "out", "out.gz", "out.zst"):
-        call = arguments(name, collection, "in", output)
-        outcome = run_successfully(*["second.run" if word.endswith("second.run") else word for word in call])
-        assert (outcome.out if output == "-" else bytes_of(Path(output))) == b""
+    call = arguments(name, collection, "in", "out.gz")
+    run_successfully(*["second.run" if word.endswith("second.run") else word for word in call])
+    assert bytes_of(Path("out.gz")) == b""
 
 
 @pytest.mark.parametrize("name", mark_slow_commands(STREAMS, quick=("chunk", "keep-queries")))
@@ -259,17 +221,21 @@ def test_interrupted_then_resumed_equals_uninterrupted(name, collection):
     # The interruption is a bad line after the first batch of records; mending it makes the input whole again.
     grow = CALLS[name].grow
     assert grow is not None
-    whole = grow(6000)
+    whole = grow(2500)
     lines = whole.count(b"\n")
     Path("whole").write_bytes(whole)
     run_successfully(*arguments(name, collection, "whole", "expected"))
     Path("in").write_bytes(with_a_torn_line(name, whole, at=lines * 4 // 5))
     interrupted = run_in_process(*arguments(name, collection, "in", "out.zst"))
     assert interrupted.status == 1
-    assert "use --resume to continue" in interrupted.err
+    assert re.search(
+        r"out\.zst\.part: contains the output of [\d,]+ records; use --resume to continue", interrupted.err
+    )
     assert Path("out.zst.part").exists()
     assert not Path("out.zst").exists()
-    assert run_in_process(*arguments(name, collection, "in", "out.zst")).status == 1  # not silently begun again
+    rejected = run_in_process(*arguments(name, collection, "in", "out.zst"))
+    assert rejected.status == 1
+    assert " finished records of an interrupted run; use --resume to continue it" in rejected.err
     Path("in").write_bytes(whole)
     resumed = run_successfully(*arguments(name, collection, "in", "out.zst"), "--resume")
     assert "resuming out.zst after " in resumed.err
@@ -338,10 +304,7 @@ def test_a_side_file_in_another_order_is_rejected_with_both_places(name, collect
 def test_a_closed_pipe_ends_the_command_with_status_141(name, collection):
     grow = CALLS[name].grow
     assert grow is not None
-    Path("in").write_bytes(grow(8000))
-    assert (
-        len(run_successfully(*arguments(name, collection, "in", "-")).out) > 400_000
-    )  # several times what a pipe holds
+    Path("in").write_bytes(grow(8000))  # the output is several times what a pipe holds
     with subprocess.Popen(
         build_command(*arguments(name, collection, "in", "-")),
         stdout=subprocess.PIPE,
@@ -357,10 +320,3 @@ def test_a_closed_pipe_ends_the_command_with_status_141(name, collection):
     assert "Traceback" not in stderr
     assert "Broken pipe" not in stderr
     assert os.listdir() == ["in"]
-
-
-def test_a_command_gives_the_same_result_in_its_own_process(collection):
-    source = collection["documents.jsonl"]
-    call = arguments("chunk", collection, source, "-")
-    outcome = subprocess.run(build_command(*call), capture_output=True, env=make_environment(), check=False)
-    assert Outcome(outcome.returncode, outcome.stdout, "") == Outcome(0, run_successfully(*call).out, "")

@@ -18,6 +18,7 @@ import pytest
 from drtk.data.checks import find_origins
 from drtk.runtime.streams import digest_file
 from tests.contract.run_drtk import run_shell
+from tests.expansion_collection import read_rows, write_rows
 
 COOKBOOK = Path(__file__).resolve().parents[2] / "docs" / "cookbook"
 STEPS = "--max-steps 2 --batch-size 4 --set warmup=0 --set log_steps=1"
@@ -74,26 +75,23 @@ def test_simlm_runs_and_skips_finished_stages(workplace, monkeypatch):
     query_ids = {name: {line.split()[0] for line in (out / f"{name}.run").read_text().splitlines()} for name in systems}
     assert set(map(frozenset, query_ids.values())) == {frozenset(f"q{number}" for number in range(10, 20))}
     # Each stage starts from the pre-trained encoder, not from the retriever before it.
-    assert {read_settings(out / name)["model"] for name in ("retriever1", "retriever2", "reranker", "distilled")} == {
-        "out/pretrained"
-    }
+    settings = [read_settings(out / name) for name in ("retriever1", "retriever2", "reranker", "distilled")]
+    assert {each["model"] for each in settings} == {"out/pretrained"}
     # All but the first are trained on both files, and all derived examples record their corpus.
     unions = {"union": ("bm25", "mined1"), "union2": ("bm25", "mined2"), "teacher-union": ("teacher-bm25", "teacher")}
     for name, parts in unions.items():
         assert (out / f"{name}.jsonl").read_bytes() == b"".join((out / f"{part}.jsonl").read_bytes() for part in parts)
-    examples = {read_settings(out / name)["examples"] for name in ("retriever1", "retriever2", "reranker", "distilled")}
+    examples = {each["examples"] for each in settings}
     assert examples == {f"out/{name}.jsonl" for name in ("bm25", "union", "union2", "scored")}
     for name in examples:
         origins = find_origins(name)
         assert {origin.digest for origin in origins} == {digest_file(workplace / "corpus.jsonl")}, name
-    scored = [json.loads(line) for line in (out / "scored.jsonl").read_text().splitlines()]
-    assert len(scored) == 8
-    teacher = [json.loads(line) for line in (out / "teacher-union.jsonl").read_text().splitlines()]
+    scored = read_rows(out / "scored.jsonl")
+    teacher = read_rows(out / "teacher-union.jsonl")
     assert len(teacher) == 20  # ten queries twice; the 8 at 2, 4, 7, 9, 12, 14, 17, 19 are sampled
     chosen = [teacher[at] for at in (2, 4, 7, 9, 12, 14, 17, 19)]
-    assert [(row["query_id"], row["negatives"]) for row in scored] == [
-        (row["query_id"], row["negatives"]) for row in chosen
-    ]
+    for row, other in zip(scored, chosen, strict=True):
+        assert (row["query_id"], row["negatives"]) == (other["query_id"], other["negatives"])
     assert all(len(row["scores"]["negatives"]) == len(row["negatives"]) <= 3 for row in scored)
 
     again = run_simlm(workplace)
@@ -133,20 +131,19 @@ def record_calls(folder: Path, **settings: str) -> dict[str, list[list[str]]]:
     return calls
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["corpus.jsonl", "queries.jsonl"], "expected CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], got 2 arguments"),
-        (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "nosuch.tsv", "m"], "nosuch.tsv: No such file or directory"),
-        (["corpus.jsonl", "queries.jsonl", "qrels.tsv", "qrels.tsv", "./m"], "./m: no such model"),
-    ],
-)
-def test_simlm_reports_missing_inputs_first(workplace, words, message):
-    done = subprocess.run(
-        ["sh", COOKBOOK / "simlm.sh", *words], cwd=workplace, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (1, f"simlm.sh: {message}\n")
-    assert not (workplace / "runs").exists()
+def test_simlm_reports_missing_inputs_first(folder):
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv"):
+        Path(name).touch()
+    texts = "corpus.jsonl queries.jsonl"
+    for words, message in {
+        texts: "expected CORPUS QUERIES QRELS TEST_QRELS MODEL [OUT], got 2 arguments",
+        f"{texts} qrels.tsv nosuch.tsv m": "nosuch.tsv: No such file or directory",
+        f"{texts} qrels.tsv qrels.tsv ./m": "./m: no such model",
+    }.items():
+        script = ["sh", COOKBOOK / "simlm.sh", *words.split()]
+        done = subprocess.run(script, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, f"simlm.sh: {message}\n")
+    assert not Path("runs").exists()
 
 
 def get_option(words: list[str], option: str) -> str | None:
@@ -167,13 +164,11 @@ def test_seed_title_and_judgments_of_documents_reach_all_stages(tmp_path):
 @pytest.mark.slow
 def test_beir_evaluates_an_encoder_on_every_collection(workplace):
     names = ("one", "forums/first", "forums/second")
-    for name in names:
-        (workplace / "beir" / name / "qrels").mkdir(parents=True)
-        (workplace / "beir" / name / "corpus.jsonl.gz").write_bytes(
-            gzip.compress((workplace / "corpus.jsonl").read_bytes())
-        )
-        shutil.copy(workplace / "queries.jsonl", workplace / "beir" / name)
-        shutil.copy(workplace / "qrels.tsv", workplace / "beir" / name / "qrels" / "test.tsv")
+    for place in (workplace / "beir" / name for name in names):
+        (place / "qrels").mkdir(parents=True)
+        (place / "corpus.jsonl.gz").write_bytes(gzip.compress((workplace / "corpus.jsonl").read_bytes()))
+        shutil.copy(workplace / "queries.jsonl", place)
+        shutil.copy(workplace / "qrels.tsv", place / "qrels" / "test.tsv")
     settings = {"BM25": "bm25s", "INDEX": "exact", "K": "20", "MEASURES": "RR@10"}
 
     def beir(output: str, *, fails: bool = False, **more: str) -> subprocess.CompletedProcess[str]:
@@ -243,9 +238,8 @@ def test_mine_from_official_triples_and_candidates(workplace):
     (workplace / "top1000.train.txt").write_text(lists)
     with tarfile.open(workplace / "top1000.train.tar.gz", "w:gz") as archive:
         archive.add(workplace / "top1000.train.txt", "top1000.train.txt")
-    rows = {"c.jsonl": range(1010, 1060), "q.jsonl": (1, 2)}
-    for name, ids in rows.items():
-        (workplace / name).write_text("".join(f'{{"_id": "{id}", "text": "text {id}"}}\n' for id in ids))
+    for name, ids in {"c.jsonl": range(1010, 1060), "q.jsonl": (1, 2)}.items():
+        write_rows(workplace / name, [{"_id": str(id), "text": f"text {id}"} for id in ids])
     (workplace / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1010\t1\n2\t1020\t1\n2\t1021\t1\n")
     (workplace / "msmarco").mkdir()
     inputs = "--queries q.jsonl --qrels train.tsv --corpus c.jsonl --by passage --set min_negatives=0 --depth 1000"
@@ -257,11 +251,9 @@ def test_mine_from_official_triples_and_candidates(workplace):
     expected = {"triples.jsonl.zst": ({*range(1021, 1060)}, {*range(1022, 1060)})}
     expected["top1000.run"] = ({*range(1011, 1060)}, {*range(1010, 1060)} - {1020, 1021})
     for name, (one, two) in expected.items():
-        examples = [json.loads(line) for line in (workplace / f"{name}.mined").read_text().splitlines()]
-        assert [(row["query_id"], sorted(row["positives"])) for row in examples] == [
-            ("1", ["1010"]),
-            ("2", ["1020", "1021"]),
-        ]
+        examples = read_rows(workplace / f"{name}.mined")
+        positives = {row["query_id"]: sorted(row["positives"]) for row in examples}
+        assert positives == {"1": ["1010"], "2": ["1020", "1021"]}
         assert [{int(id) for id in row["negatives"]} for row in examples] == [one, two]
 
     archive_bytes = (workplace / "top1000.train.tar.gz").read_bytes()
@@ -275,7 +267,7 @@ def test_mine_from_official_triples_and_candidates(workplace):
 @pytest.mark.slow
 def test_train_on_published_hard_negatives(workplace):
     # docs/cookbook/beir.md: the hard negatives of sentence-transformers, for query-as-context's BEIR models
-    corpus = [json.loads(line)["_id"] for line in (workplace / "corpus.jsonl").read_text().splitlines()]
+    corpus = [row["_id"] for row in read_rows(workplace / "corpus.jsonl")]
     rows = []
     for line in (workplace / "qrels.tsv").read_text().splitlines()[1:]:
         query, positive, _ = line.split("\t")
@@ -293,20 +285,9 @@ def test_train_on_published_hard_negatives(workplace):
     )
     done = run_shell(str(script), folder=workplace)
     assert done.returncode == 0, done.stderr
-    examples = [json.loads(line) for line in (workplace / "sbert.jsonl").read_text().splitlines()]
+    examples = read_rows(workplace / "sbert.jsonl")
     assert len(examples) == len(rows)
     for example, row in zip(examples, rows, strict=True):
         kept = [each["pid"] for system in row["neg"].values() for each in system if each["ce-score"] == 1.0]
         assert example["negatives"] == kept
     assert read_settings(workplace / "zero-shot")["similarity"] == "dot"
-
-    # The hub's copy of the file has ids only.
-    for row in rows:
-        row["pos"] = [each["pid"] for each in row["pos"]]
-        row["neg"] = {"bm25": [each["pid"] for each in row["neg"]["bm25"]]}
-    (workplace / "hard.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
-    for name in ("sbert.jsonl", "sbert.html"):
-        (workplace / name).unlink()
-    done = run_shell(str(script), folder=workplace)
-    assert done.returncode == 1
-    assert "has no cross-encoder score; give --scorer to compute it" in done.stderr

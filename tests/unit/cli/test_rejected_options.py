@@ -54,15 +54,11 @@ REJECTED = {  # additional options and the error message of each command
         "--set depth=50": "--set depth requires --set kind=hlatr",
         "--set loss=bce --set r_drop=true": f"--set r_drop {LISTWISE}",
         "--negatives 7 --set backward=16": "--set backward 16: must be at most 8",
-        "--max-steps 3 --epochs 2": "--max-steps and --epochs cannot be combined",
-        "--preset quickstart": "preset 'quickstart' sets options of drtk train-retriever",
         "--dev dev": "--dev and --dev-run must be given together",
         "--dev none --dev-run bm25.run": "none: No such file or directory",
         "--dev dev --dev-run none.run": "none.run: No such file or directory",
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
-        "--corpus bad.jsonl": "bad.jsonl:1:",
-        "--queries bad.jsonl": "bad.jsonl:1:",
         "--corpus hf:x": "hf:x: must be a local file (read repeatedly)",
         "--set trainer=gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be set",
     },
@@ -95,7 +91,6 @@ REJECTED = {  # additional options and the error message of each command
         "--dev a=x --set dev_kind=a": "--set dev_kind requires --dev FILE, without a kind",
         "--set patience=2": f"--set patience {DEV}",
         "--set warmup=0.1": "--set warmup 0.1: --set schedule=inverse-sqrt requires a number of steps",
-        "--preset simlm-r1": "preset 'simlm-r1' sets options of drtk train-retriever",
     },
     "train-generator": {
         "--dev none.jsonl": "none.jsonl: No such file or directory",
@@ -195,18 +190,21 @@ def command_of(name: str) -> str:
     return name if name == "rerank-queries train" else name.split()[0]
 
 
+FILES = {
+    "corpus.jsonl": '{"_id": "d1", "title": "", "text": "one"}\n',
+    "queries.jsonl": '{"_id": "q1", "text": "which?", "answers": ["one"]}\n',
+    "examples.jsonl": '{"query_id": "q1", "positives": ["d1"], "negatives": []}\n',
+    "labeled.jsonl": '{"_id": "e1", "query_id": "q1", "kind": "title", "text": "one", "rank": 1, "depth": 100}\n',
+    "bad.jsonl": "{}\n",
+    "torn.jsonl": '{"query_id": "q1"}\n',
+    "bm25.run": "q1 Q0 d1 1 1.0 t\n",
+    "qrels.tsv": "q1\td1\t1\n",
+}
+
+
 def test_calls_are_rejected_in_one_line_before_torch_is_imported(tmp_path):
-    write_text(tmp_path / "corpus.jsonl", '{"_id": "d1", "title": "", "text": "one"}\n')
-    write_text(tmp_path / "queries.jsonl", '{"_id": "q1", "text": "which?", "answers": ["one"]}\n')
-    write_text(tmp_path / "examples.jsonl", '{"query_id": "q1", "positives": ["d1"], "negatives": []}\n')
-    write_text(
-        tmp_path / "labeled.jsonl",
-        '{"_id": "e1", "query_id": "q1", "kind": "title", "text": "one", "rank": 1, "depth": 100}\n',
-    )
-    write_text(tmp_path / "bad.jsonl", "{}\n")
-    write_text(tmp_path / "torn.jsonl", '{"query_id": "q1"}\n')
-    write_text(tmp_path / "bm25.run", "q1 Q0 d1 1 1.0 t\n")
-    write_text(tmp_path / "qrels.tsv", "q1\td1\t1\n")
+    for name, content in FILES.items():
+        write_text(tmp_path / name, content)
     for name in ("train-retriever", "train-reranker", "pretrain", "rerank-queries train", "train-generator"):
         write_text(tmp_path / f"{name.replace(' ', '-')}.toml", f'command = "{name}"\nbatch = 8\n')
     for name in ("model", "vectors", "done", "dev/qrels"):
