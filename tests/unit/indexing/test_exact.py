@@ -316,7 +316,7 @@ def test_products_in_half_precision_select_the_same_passages(tmp_path, monkeypat
     vectors = 50 * (random.standard_normal(24) + spread * random.standard_normal((700, 24)))
     vectors[::7] = vectors[1::7]  # ties
     index, _ = build(tmp_path, vectors, block=128)
-    queries = random.standard_normal((400, 24)).astype(np.float32)
+    queries = random.standard_normal((40, 24)).astype(np.float32)
     queries[3] = 0
     expected = index.search(queries, 30)
     index._product_dtype, index._group_size = torch.float16, 32
@@ -328,3 +328,15 @@ def test_products_in_half_precision_select_the_same_passages(tmp_path, monkeypat
     index._vectors[600, 2] = np.nan
     with pytest.raises(DrtkError, match="v600"):
         index.search(queries, 30)
+
+
+def test_passages_that_float16_rounds_down_stay_candidates(tmp_path, monkeypatch):
+    # 1676 / 2048 is a number of float16. The cosines are up to 0.0002 above it and rise from block to block: rounded down, all are below earlier ones.
+    parts = np.split(1676 / 2048 + np.linspace(1e-6, 2e-4, 32), 4)
+    longest = np.tile([[0.0, 1.0], [0.0, -1.0]], (24, 1))
+    blocks = [np.concatenate([np.outer(part, [1, 0]), np.outer(part, [-1, 0]), longest]) for part in parts]
+    index, _ = build(tmp_path, np.concatenate(blocks), block=64)
+    query = np.array([[1.0, 0.0]], dtype=np.float32)
+    expected, numbers = index.search(query, 5), use_half_precision(index, monkeypatch)
+    assert index.search(query, 5) == expected
+    assert numbers
