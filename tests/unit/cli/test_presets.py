@@ -20,6 +20,7 @@ def test_the_list_names_every_preset_with_its_command(capsys):
     for name, line in zip(list_preset_names(), lines, strict=True):  # the steps of a group have two words
         assert line.partition(" ")[2].strip().startswith(f"{load_preset(name).command} ")
         assert line.split()[0] == name
+        assert line.endswith(f"  {load_preset(name).summary}")
 
 
 def test_a_printed_preset_is_its_file(capsys):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from drtk.cli.main import app
+from drtk.config import load_preset, merge_settings
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.models.checkpoint import save_pretrained_model
 from drtk.runtime.integrity import read_json
@@ -213,6 +214,18 @@ def test_the_triviaqa_preset_changes_the_case_of_answers_in_capitals(gar_files, 
     for preset, expected in (("gar-answer", "DAVID BECKHAM"), ("gar-answer-triviaqa", "David Beckham")):
         train_gar(gar_files, data, tmp_path / preset, "--preset", preset)
         assert targets[preset][gar_files.texts["q0"]] == targets[preset][gar_files.texts["q1"]] == expected
+
+
+def test_presets_have_the_published_settings():
+    lengths = {"gar-answer": 40, "gar-sentence": 64, "gar-title": 64}
+    for name in (*lengths, *(f"{each}-triviaqa" for each in lengths)):
+        config = merge_settings(GeneratorConfig, load_preset(name).settings, {})
+        task = name.removesuffix("-triviaqa")
+        expected = (20, lengths[task]) if name == task else (50, 16 if task == "gar-answer" else 64)
+        assert (config.task, config.max_length, config.target_length) == (task, *expected)
+        assert (config.learning_rate, config.weight_decay, config.warmup, config.schedule) == (3e-5, 0.0, 0.0, "linear")
+        assert (config.batch_size, config.dev_measure, config.label_smoothing) == (128, "rouge1", 0.0)
+        assert config.title_mode == "all"
 
 
 def test_each_generator_is_trained_on_all_folds_except_its_own(gar_files, data, tmp_path, targets):

@@ -121,7 +121,11 @@ def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -
         (BEIR + BEIR, 2, "duplicate id '7'"),
         ("text".encode("utf-16"), 1, "not UTF-8 at byte 1 (UTF-16?)"),
         (b"anchor,positive\n", 1, "expected a JSON object, got comma-separated text; convert it to JSONL or TSV"),
-        (b"_id\tbody\n1\tx\n", 1, "header with the unknown column 'body'; rename or remove columns; expected id<TAB>"),
+        (
+            b"_id\tbody\n1\tx\n",
+            1,
+            "header with the unknown column 'body'; rename or remove columns; expected id<TAB>title<TAB>text",
+        ),
         (b"PassageID\tPassage\n1\tx\n", 1, "is a header with the unknown column 'passageid'"),
         (b"sku\tTitle\tText\n1\tx\ty\n", 1, "is a header with the unknown column 'sku'"),
         (b"id\ttitle\n1\tx\n", 1, "is a header without a column 'text'"),

@@ -190,7 +190,9 @@ def test_candidates_of_ms_marco_are_passages_queries_and_hits(tmp_path: Path) ->
     write_text(path, f"{text}1\t8\twhat is wind\t5 6 7 8\nD7\thttp://x\ttitle\tbody\n7\t71\n")
     passages = list(read_passages(str(path), tracker=InputTracker(skip_bad=1)))
     assert passages[:2] == [Passage("7", "air that moves"), Passage("8", "5 6 7 8")]
-    *hits, error, short = [record for _, record in readers.iter_hits(str(path), InputTracker())]
+    numbers, records = zip(*readers.iter_hits(str(path), InputTracker()), strict=True)
+    *hits, error, short = records
+    assert numbers == (1, 2, 3, 4, 5)
     assert hits == [Hit("1", "7", 1, 1.0), Hit("2", "7", 1, 1.0), Hit("1", "8", 2, 0.5)]
     assert str(error) == "expected integers as qid and pid, got 'D7' and 'http://x'"
     assert str(short) == "expected 4 columns 'qid pid query passage', got 2"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drtk.errors import MismatchError
+from drtk.errors import DrtkError, MismatchError
 from drtk.evaluation import dev_evaluation
 from drtk.evaluation.dev_evaluation import RatingProbe, RerankingEvaluator, RetrievalEvaluator, sample_passages
 from drtk.records import Passage
@@ -104,4 +104,7 @@ def test_a_dev_set_without_judgments_is_rejected(tmp_path: Path) -> None:
     folder = write_collection(tmp_path / "c")
     write_text(folder / "qrels" / "dev.tsv", "query-id\tcorpus-id\tscore\nq9\tab\t1\n")
     with pytest.raises(MismatchError, match="no query of dev has a judgment"):
+        RetrievalEvaluator(folder, split="dev", tracker=InputTracker())
+    (folder / "corpus.jsonl").unlink()
+    with pytest.raises(DrtkError, match=r"has no corpus\.jsonl"):
         RetrievalEvaluator(folder, split="dev", tracker=InputTracker())

@@ -189,7 +189,11 @@ def test_invalid_options_and_files_are_rejected(folder: Path, capfd: Capture) ->
         (["training", "log.jsonl", *JUDGED], UsageError, "`qrels` has no effect on drtk plot training"),
         (["recall", "a.run", *JUDGED, "--field", "x"], UsageError, "`field` has no effect on drtk plot recall"),
         (["training", "log.jsonl", "--field", "x"], DrtkError, r"log\.jsonl: no field x; choose from loss, nDCG@10"),
-        (["training", "simlm.jsonl", "--field", "loss", "--field", "gain_mlm"], DrtkError, "no log has the field gain"),
+        (
+            ["training", "simlm.jsonl", "--field", "loss", "--field", "gain_mlm"],
+            DrtkError,
+            "no log has the field gain_mlm; choose from held_out_mlm, ",
+        ),
         (["training", "bad.jsonl"], RecordError, r"bad\.jsonl:2: expected an integer 'step' and a number as 'loss'"),
         (["cosine", "nowhere"], UsageError, "`pairs` is required to plot a model"),
         (["cosine", "pairs.jsonl", "--pairs", "x"], UsageError, "cannot be combined with a file of cosines"),

@@ -88,13 +88,17 @@ def test_classifier_separates_separable_classes_only(monkeypatch: pytest.MonkeyP
     assert scores.f1 > 0.95
 
 
-def test_f1_features_and_labels() -> None:
+def test_f1_of_class_one() -> None:
     # predicted 1: rows 0 1 2, of which 0 1 are right; class 1: rows 0 1 3 4. F1 = 2*2 / (3 + 4)
     assert transfer.compute_f1(np.array([1, 1, 1, 0, 0]), np.array([1, 1, 0, 1, 1])) == pytest.approx(4 / 7)
-    # features of a pair: difference and product
+
+
+def test_features_of_a_pair_are_difference_and_product() -> None:
     result = transfer.make_pair_features(np.array([[1.0, 2]]), np.array([[3.0, 1]]))
     assert result.tolist() == [[2, 1, 3, 2]]
-    # labels have the same numbers in all splits
+
+
+def test_labels_have_the_same_numbers_in_all_splits() -> None:
     assert [part.tolist() for part in transfer.encode_labels([["1", "0"], ["0", "1", "1"]])] == [[1, 0], [0, 1, 1]]
     with pytest.raises(DrtkError, match="two classes"):
         transfer.encode_labels([["a", "a"]])

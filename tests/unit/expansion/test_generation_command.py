@@ -12,11 +12,12 @@ import torch
 from drtk.cli.main import app
 from drtk.data.rows import dump
 from drtk.errors import MismatchError, UsageError
+from drtk.expansion import generate
 from drtk.models import generation
 from drtk.models.generation import InputBatch
 from drtk.runtime.integrity import read_json
 from tests.expansion_collection import read_rows, write_rows
-from tests.run_commands import run_rows, write_text
+from tests.run_commands import fail_at_call, run_rows, write_text
 from tests.tiny_models import make_passages, save_tiny_encoder, save_tiny_generator
 
 SHORT = "--max-new-tokens 8 --n 2 -q"
@@ -100,14 +101,16 @@ def test_options_without_effect_on_the_decoding_are_rejected(capfd):
     ):
         with pytest.raises(UsageError, match=message):
             run_rows(capfd, f"doc2query c.jsonl --model m {options}")
+    with pytest.raises(UsageError, match=r"3: .*greedy"):
+        run_rows(capfd, "continue-text c.jsonl --model m --decode greedy --n 3")
 
 
 def test_settings_of_a_checkpoint_that_have_no_effect_are_logged_once(cwd, models, capfd):
     file = save_tiny_generator(cwd / "other", "t5") / "generation_config.json"
     write_text(file, json.dumps(read_json(file) | {"no_repeat_ngram_size": 3, "early_stopping": True}))
     both = "no_repeat_ngram_size 3, early_stopping True"
-    for decode, number, settings in (("greedy", 1, "no_repeat_ngram_size 3"), ("beam", 3, both)):
-        call = f"doc2query c.jsonl --n {number} --max-new-tokens 4 --decode {decode} -q"
+    for decode, count, number, settings in (("greedy", "", 1, "no_repeat_ngram_size 3"), ("beam", "--n 3", 3, both)):
+        call = f"doc2query c.jsonl {count} --max-new-tokens 4 --decode {decode} -q"
         app(f"{call} --model other --set batch_tokens=60 -o {decode}".split(), standalone_mode=False)
         log = capfd.readouterr().err
         assert log.count("generation_config.json") == 1
@@ -128,6 +131,18 @@ def test_models_of_another_kind_are_rejected(cwd, models, capfd):
             run_rows(capfd, f"{name} c.jsonl --model {model}")
     with pytest.raises(UsageError, match="64: the model has 64 positions for input and output"):
         run_rows(capfd, f"continue-text c.jsonl --model {models}/gpt2 --max-new-tokens 64")
+
+
+def test_generation_resumes_after_a_fault_between_batches(cwd, models, capfd, monkeypatch):
+    monkeypatch.setattr("drtk.cli.doc2query.BATCH_SIZE", 4)
+    call = f"doc2query c.jsonl --model {models}/t5 {SHORT}"
+    run_rows(capfd, f"{call} -o whole.jsonl")
+    with fail_at_call(17, generate, "dump"):
+        run_rows(capfd, f"{call} -o x.jsonl")
+    assert read_json(cwd / "x.jsonl.part.json")["records"] == 16
+    run_rows(capfd, f"{call} -o x.jsonl --resume")
+    assert (cwd / "x.jsonl").read_bytes() == (cwd / "whole.jsonl").read_bytes()
+    assert read_json(cwd / "x.jsonl.meta.json")["counts"]["texts"] == 60
 
 
 def test_an_empty_shard_is_logged(cwd, models, capfd):

@@ -93,6 +93,8 @@ def test_weights_are_normalized_over_words_and_not_over_pieces(capfd):
     rows = weigh(capfd, f"c --method tfidf --tokenizer {find_minilm()} --set weight_norm=sum")
     assert rows[0]["weights"] == pytest.approx([0, 0.730423, 0.269577], abs=2e-6)
     assert rows[2]["weights"] == pytest.approx([0, 1 / 2, 1 / 2, 1 / 2, 1 / 2])  # the, per ##ve ##ance, beam
+    rows = weigh(capfd, f"c --method inv-freq --tokenizer {find_minilm()} --set weight_norm=sum")
+    assert rows[0]["weights"] == pytest.approx([0.181818, 0.545455, 0.272727], abs=2e-6)  # 1/3, 1, 1/2
 
 
 def options(method: str, model: Path) -> str:
@@ -275,10 +277,11 @@ def test_options_of_counting_are_valid_for_collecting_merging_and_weighing(encod
         weigh(capfd, f"c --method bprop --model {encoder} --tokenizer {find_minilm()}")
 
 
-def test_worker_processes_do_not_change_the_weights(encoder, capfd, monkeypatch):
+@pytest.mark.parametrize("more", ["bm25 --tokenizer {} --set words=treebank", "bprop --set sub2word=first --model {}"])
+def test_worker_processes_do_not_change_the_weights(encoder, capfd, monkeypatch, more):
     monkeypatch.setattr(compute, "_MODEL_BATCH", 30)
     corpus = write_corpus([passage.text for passage in make_passages(70)])
-    command = f"{corpus} --method bprop --set sub2word=first --model {encoder} --set num_workers"
+    command = f"{corpus} --method {more.format(encoder)} --set num_workers"
     one, two = (weigh(capfd, f"{command}={count}") for count in (1, 2))
     assert len(one) == 70
     assert one == two

@@ -14,6 +14,7 @@ from drtk.losses.ranking import (
     binary_cross_entropy,
     listwise_cross_entropy,
     multi_positive_cross_entropy,
+    pairwise_margin_loss,
     pairwise_softmax_loss,
     r_drop_losses,
     select_hardest,
@@ -74,6 +75,18 @@ def test_several_positives_share_the_label():
     assert bool(torch.isfinite(logits.grad).all())
     two = multi_positive_cross_entropy(logits, torch.tensor([[1, 0, 1, 0, 0, 0]]), present)
     assert two.item() == pytest.approx(2.495182 - (2 + 0.5) / 2, abs=2e-6)
+
+
+def test_the_better_expansion_gets_a_lower_score() -> None:
+    scores = torch.zeros(1, 2, requires_grad=True)
+    pairwise_margin_loss(scores, torch.tensor([[101, 1]]), torch.ones(1, 2, dtype=torch.bool)).backward()
+    assert scores.grad is not None
+    assert scores.grad.tolist() == [[-1.0, 1.0]]
+    equal = torch.tensor([[0.3, 0.1]], requires_grad=True)  # no pairs
+    loss = pairwise_margin_loss(equal, torch.tensor([[7, 7]]), torch.ones(1, 2, dtype=torch.bool))
+    loss.backward()
+    assert loss.item() == 0.0
+    assert torch.isfinite(equal.grad).all()  # type: ignore[arg-type]
 
 
 def test_recall_loss_depends_only_on_first_pieces():

@@ -130,7 +130,9 @@ def test_length_and_precision_of_the_settings(folder: Path, scores: np.ndarray) 
     assert np.corrcoef(half, scores)[0, 1] > 0.98
 
 
-def test_unknown_activation(tmp_path: Path, scores: np.ndarray, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_activation_becomes_a_sigmoid(
+    tmp_path: Path, scores: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
     strange = save_tiny_cross_encoder(tmp_path / "strange", sbert_ce_default_activation_function="my.module.Scale")
     assert (CrossEncoderScorer(str(strange))(make_pairs()) == scores).all()
     assert "activation my.module.Scale is not supported; use one of torch.nn; using a sigmoid" in caplog.text

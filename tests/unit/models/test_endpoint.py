@@ -100,11 +100,12 @@ def test_a_failure_is_an_error(server: Server) -> None:
 def test_unusable_models_and_settings_are_rejected(server: Server) -> None:
     for model, message in (
         (server.model.replace("hashes", "other"), "404 Not Found: .*no model other"),
-        ("http://127.0.0.1/v1", "has no model name; write URL#NAME"),
         ("http://127.0.0.1:1/v1#m", "cannot be reached"),
     ):
         with pytest.raises(DrtkError, match=message):
             EndpointEmbedder(model, role="query", settings=EncodeSettings())
+    with pytest.raises(UsageError, match="has no model name; write URL#NAME"):
+        EndpointEmbedder("http://127.0.0.1/v1", role="query", settings=EncodeSettings())
     with pytest.raises(DrtkError, match="begin an endpoint with http://"):
         resolve_model_folder("localhost:7997#m")
     for settings in ({"pooling": "cls"}, {"max_length": 9}, {"precision": "float16"}, {"title": "sep"}):

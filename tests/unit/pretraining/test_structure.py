@@ -72,6 +72,11 @@ def test_frozen_generator_has_no_gradient_and_is_not_saved(files: PretrainingFil
         assert id(weight) not in actual
 
 
+def test_random_generator_has_the_shape_of_its_model(files: PretrainingFiles):
+    joint = ("generator.mode=joint", "generator.slot=encoder", "generator.init=random")
+    assert len(files.prepare("simlm", *joint).network.generator.backbone.encoder.layer) == 1  # the encoder has four
+
+
 def test_extension_and_complement_use_the_mask_of_another_slot(files: PretrainingFiles):
     equal = files.prepare("simlm", "slots.decoder.rate=0.3").batch()
     assert torch.equal(equal["encoder"].masked, equal["decoder"].masked)

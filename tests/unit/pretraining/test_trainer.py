@@ -118,7 +118,7 @@ def test_micro_batch_is_halved_unless_batch_norm_needs_the_whole_batch(files: Pr
         ("cocondenser", True, "cpu", False, True),
     ],
 )
-def test_by_default_a_gpu_splits_some_batches(
+def test_by_default_a_gpu_splits_only_padded_batches_without_contrastive_losses(
     preset: str, packed: bool, device: str, half: bool, expected: bool, files: PretrainingFiles
 ):
     network = files.prepare(preset).network

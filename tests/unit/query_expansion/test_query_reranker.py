@@ -63,10 +63,13 @@ def test_presets_minimize_the_loss_of_the_method_page(preset):
         assert {name: float(value) for name, value in terms.items()} == {"margin": pytest.approx(loss, abs=2e-6)}
 
 
-def test_presets_train_for_the_epochs_of_the_papers():
+def test_presets_have_the_settings_of_the_tables():
     # 58,880 questions of NQ (docs/methods/ear.md), one group each: 58,880 / 8 * 2 and 58,880 / 4 * 3 steps
-    assert plan_training(58_880, settings_of("ear-ri")).steps == 14_720
-    assert plan_training(58_880, settings_of("ear-rd")).steps == 44_160
+    for preset, own, steps in (("ear-ri", ("ri", 64, 8, 2), 14_720), ("ear-rd", ("rd", 256, 4, 3), 44_160)):
+        settings = settings_of(preset)
+        assert (settings.variant, settings.max_length, settings.batch_size, settings.epochs) == own
+        assert (settings.style, settings.candidates, settings.max_rank, settings.max_lr) == ("official", 50, 101, 2e-3)
+        assert plan_training(58_880, settings).steps == steps
 
 
 def test_a_batch_puts_the_ranks_of_each_question_into_a_row():

@@ -42,7 +42,9 @@ class ScriptedSelection:
 
 
 @pytest.mark.parametrize(("metric", "best"), [("rougeL", (20, 0.6)), ("dev_loss", (30, 0.1))])
-def test_the_best_weights_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, best: tuple):
+def test_the_best_weights_are_kept_the_first_of_equals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, best: tuple
+):
     messages: list[str] = []
     monkeypatch.setattr("drtk.training.best_checkpoint.log_message", messages.append)
     script = ScriptedSelection(tmp_path, [0.2, 0.6, 0.1, 0.6], metric=metric)
@@ -152,6 +154,8 @@ def test_tied_weights_are_written_once_and_loaded_again(tmp_path: Path):
         save_weights(weights.state_dict(), path)
         with pytest.raises(DrtkError, match="contains the weights of another model"):
             load_weights(torch.nn.Linear(2, 2), path)
+    with pytest.raises(DrtkError, match=r"another model \(weight\)"):
+        load_weights(torch.nn.Linear(2, 2), path)
 
 
 def test_the_last_complete_checkpoint_is_found_and_incomplete_ones_are_deleted(tmp_path: Path):

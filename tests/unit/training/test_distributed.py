@@ -75,6 +75,7 @@ def make_examples(stage: PretrainingSetup, preset: str) -> list[int]:
     there: dict[bool, list[int]] = {False: [], True: []}
     for number in range(len(stage.rows)):
         there[stage.get_examples(number)[0].slots["next"].present].append(number)
+    assert min(map(len, there.values())) >= BATCH // 2
     return [*there[False][: BATCH // 2], *there[True][: BATCH // 2]]
 
 

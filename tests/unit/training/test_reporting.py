@@ -60,7 +60,9 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[RecordedWriter]:
 SUMMARY = {"train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos", "train_loss"}
 
 
-def test_tensorboard_gets_the_log(files: PretrainingFiles, tmp_path: Path, writers: list[RecordedWriter]):
+def test_tensorboard_gets_the_log_also_after_a_resumption(
+    files: PretrainingFiles, tmp_path: Path, writers: list[RecordedWriter]
+):
     with cut_off_before_step(Pretrainer, 6):
         pretrain(files, tmp_path / "m")
     pretrain(files, tmp_path / "m", "--resume")
