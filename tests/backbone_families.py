@@ -1,7 +1,5 @@
 """Tiny untrained masked language models of every supported family."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Data for tests of both BM25 engines: a hand-computed example, and readers of real collections."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings of all tests: no network, one thread per process, private caches."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

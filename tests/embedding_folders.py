@@ -1,7 +1,5 @@
 """Write embeddings folders with given vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A server of embeddings with OpenAI's interface: answers are out of order and in two encodings, and may fail."""
 
-from __future__ import annotations
-
 import base64
 import threading
 import zlib

@@ -1,7 +1,5 @@
 """Write a synthetic corpus with all fields that pre-training can use: neighbors, queries, continuations, weights."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A synthetic collection for query reranking: questions, passages, and expansions with known labels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

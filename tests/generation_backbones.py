@@ -1,7 +1,5 @@
 """Untrained decoder-only encoders and generative rerankers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -9,8 +9,6 @@ run those that import it through other modules, the folder of its package first.
 on the code without faults, where they must pass.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

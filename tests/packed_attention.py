@@ -1,7 +1,5 @@
 """Packed attention on a CPU, for which torch has no flash attention kernel with texts of several lengths."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

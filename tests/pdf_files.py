@@ -1,7 +1,5 @@
 """PDF files without a library that writes them."""
 
-from __future__ import annotations
-
 
 def make_pdf(*pages: str, bookmarks: tuple[tuple[str, int], ...] = ()) -> bytes:
     """Return a PDF file with a line of text per line of each page, and bookmarks (title, page index)."""

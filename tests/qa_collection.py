@@ -1,7 +1,5 @@
 """Write a synthetic collection of questions, passages with their answers, and a run that ranks these passages second."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from pathlib import Path

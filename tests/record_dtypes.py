@@ -1,7 +1,5 @@
 """Record the dtypes in which a model computes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Run commands in the process of the test, which is fast and raises their errors."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

@@ -1,7 +1,5 @@
 """Find real collections for tests, in `../shared/data` beside the checkout or in $DRTK_TEST_DATA."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Write passages of SQuAD with all fields that pre-training can use."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A synthetic collection and tiny models to train in tests; and the real MiniLM if it is installed."""
 
-from __future__ import annotations
-
 import json
 import random
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """A valid call of each command. test_commands fails if a registered command has none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A tiny collection with all inputs of commands; models and indexes are built on first use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path

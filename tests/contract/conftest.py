@@ -1,7 +1,5 @@
 """Fixtures of the contract tests: a tiny collection, a server that forks drtk, a working folder."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -4,8 +4,6 @@ As a script: `forkserver.py SOCKET` serves. Each request contains a command line
 standard streams; the replies are the process id and, at its end, the exit status.
 """
 
-from __future__ import annotations
-
 import atexit
 import builtins
 import contextlib

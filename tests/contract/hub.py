@@ -1,7 +1,5 @@
 """Tiny models and datasets under the names that the pages use, in the layouts of the hub and of ir_datasets."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run drtk in this process, or as a separate process."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Bad input at the command line: a one-line error, the right exit status, nothing lost."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

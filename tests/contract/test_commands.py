@@ -1,7 +1,5 @@
 """Properties of all commands: help, errors with file and line, compressed streams, resuming, shards."""
 
-from __future__ import annotations
-
 import gzip
 import inspect
 import itertools

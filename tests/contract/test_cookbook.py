@@ -1,7 +1,5 @@
 """The scripts and pages of docs/cookbook run with small data and models."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

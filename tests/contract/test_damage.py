@@ -1,7 +1,5 @@
 """Damaged folders, caches and files of other programs: commands report or rebuild them."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

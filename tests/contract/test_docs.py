@@ -1,7 +1,5 @@
 """The documentation: names exist, generated parts are current, examples run."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

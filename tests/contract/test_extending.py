@@ -1,7 +1,5 @@
 """The worked examples of docs/extending.md, run in a copy of the package."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Malicious or malformed input: each case is a one-line error within bounded memory."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import re

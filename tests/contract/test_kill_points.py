@@ -3,8 +3,6 @@
 tests/unit/cli/test_kill_points.py does the same to a small filter and a small folder command that load no libraries.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator

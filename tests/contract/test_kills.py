@@ -3,8 +3,6 @@
 Each such command needs an entry in KILLED, named COMMAND or "COMMAND VARIANT".
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Properties of all objectives and targets. A new one needs an entry with a preset that uses it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """docs/cookbook/machines.md: its shell function joins shards in the order of the input."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

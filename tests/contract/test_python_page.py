@@ -1,7 +1,5 @@
 """The program of docs/python.md runs, and its outputs equal those of the commands."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import nullcontext

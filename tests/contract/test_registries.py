@@ -1,7 +1,5 @@
 """Registries: every entry loads and has a description."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

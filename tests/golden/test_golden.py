@@ -1,7 +1,5 @@
 """Exact output of commands on a tiny collection; `just golden` updates it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

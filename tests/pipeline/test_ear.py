@@ -1,7 +1,5 @@
 """docs/cookbook/ear.sh with small data and models: from questions to tables; a second run skips everything."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

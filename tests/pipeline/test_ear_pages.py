@@ -1,7 +1,5 @@
 """EAR's recipe at full scale and the grid of docs/methods/ear.md run with small files and models."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

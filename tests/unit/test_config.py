@@ -1,7 +1,5 @@
 """Defaults, presets and options: precedence, types, bounds, options without effect."""
 
-from __future__ import annotations
-
 import pkgutil
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module

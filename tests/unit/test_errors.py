@@ -1,7 +1,5 @@
 """Errors have an exit status and can be pickled."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

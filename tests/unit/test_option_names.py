@@ -1,7 +1,5 @@
 """Unknown options are answered with their names here."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.contract.run_drtk import run_in_process

@@ -1,7 +1,5 @@
 """Registries: names, descriptions, loading on demand."""
 
-from __future__ import annotations
-
 import posixpath
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fixture: files and models for the tests of the training commands."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """drtk convert --masked-lm: write an encoder and its head as a masked language model of transformers."""
 
-from __future__ import annotations
-
 import pytest
 
 from drtk.errors import UsageError

@@ -1,7 +1,5 @@
 """drtk encode: resuming after kills, additional outputs, queries, and rejected input."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """--help: panels, examples, stages; `drtk presets --fields`; completion in a real bash."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """drtk index --expand, --term-weights and --type impact: added words are found, and weights are term frequencies."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 tests/contract/test_kill_points.py does the same to real commands.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

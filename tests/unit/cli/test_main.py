@@ -1,7 +1,5 @@
 """Exit codes and one-line error messages of drtk/cli/main.py."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

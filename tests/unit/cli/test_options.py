@@ -1,7 +1,5 @@
 """Options of settings classes; given options are distinguished from defaults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 

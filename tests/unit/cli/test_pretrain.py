@@ -1,7 +1,5 @@
 """drtk pretrain: outputs, resuming after a failure, and rejected input."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

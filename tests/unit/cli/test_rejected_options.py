@@ -1,7 +1,5 @@
 """Rejected calls of encode and the training commands: one line, exit status 1 or 2, nothing written, before torch is imported."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """drtk rerank, score and HLATR: order, vectors, resuming, warnings, and rejected inputs."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

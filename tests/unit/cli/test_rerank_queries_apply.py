@@ -1,7 +1,5 @@
 """drtk rerank-queries apply: a model that knows the labels equals the oracle, query files, resume, rejected input."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """drtk rerank-queries label: known ranks and first passages, and rejected input."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """drtk rerank-queries train: resume, selection by mean rank, the learning rate, the folder, rejected options."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """drtk show --preset: masked, replaced and labeled tokens of real passages."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

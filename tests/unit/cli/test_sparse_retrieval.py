@@ -1,7 +1,5 @@
 """Sparse retrievers on the command line: train-retriever --head sparse, encode, index --type impact, search."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """drtk train-generator: trained models, inputs, GAR targets, folds, and rejected options. See also test_training.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

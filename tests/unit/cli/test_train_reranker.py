@@ -1,7 +1,5 @@
 """drtk train-reranker: trained models, the model folder, variants, and rejected options. See also test_training.py."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

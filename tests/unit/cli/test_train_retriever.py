@@ -1,7 +1,5 @@
 """drtk train-retriever: the model folder, losses and variants, and rejected options. See also test_training.py."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from types import SimpleNamespace

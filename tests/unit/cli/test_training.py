@@ -1,7 +1,5 @@
 """All training commands: resuming, best weights, NaN losses, memory, precision, and invalid examples."""
 
-from __future__ import annotations
-
 import io
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """Losses logged by train-retriever and train-reranker equal reference losses of vectors and logits of transformers."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from functools import cache

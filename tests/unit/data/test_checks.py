@@ -1,7 +1,5 @@
 """Detection of swapped files and of outputs made from another corpus."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Collections as inputs: BEIR folders, ir_datasets, and datasets in the layout of the Hugging Face hub."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

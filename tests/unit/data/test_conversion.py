@@ -1,7 +1,5 @@
 """drtk convert: conversion between formats, and texts in training data."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

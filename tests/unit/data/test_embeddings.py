@@ -1,7 +1,5 @@
 """Embedding shards, and vectors of (query, document) pairs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

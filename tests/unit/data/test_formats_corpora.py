@@ -1,7 +1,5 @@
 """Corpora and queries in all formats, which are detected from the content."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 from pathlib import Path

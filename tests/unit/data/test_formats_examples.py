@@ -1,7 +1,5 @@
 """Training data in all formats; texts without ids get ids."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

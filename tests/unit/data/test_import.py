@@ -1,7 +1,5 @@
 """drtk import: formats, ids, tables, bad files, resuming; real documentation, chunked by its sections."""
 
-from __future__ import annotations
-
 import json
 import mailbox
 import os

@@ -1,7 +1,5 @@
 """Rows of expansions: reading, writing and errors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Names of runs and training logs."""
 
-from __future__ import annotations
-
 import pytest
 
 from drtk.data.runs import parse_runs

@@ -1,7 +1,5 @@
 """Reading Parquet files and Hugging Face datasets."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs and judgments: parsing, ranking, errors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

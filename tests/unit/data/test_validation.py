@@ -1,7 +1,5 @@
 """drtk validate: each check reports its own problems, with line numbers, and no others."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """drtk convert --as embeddings: vectors of other programs in and out."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import subprocess

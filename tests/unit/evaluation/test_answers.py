@@ -1,7 +1,5 @@
 """drtk eval --answers and --exact-match, and ROUGE: known answers, rejected input."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """drtk eval on a folder of BEIR collections: rows, averages of groups, and missing runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """drtk compare: the known t-test, seeds, different query sets, changed queries and formats."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import product

@@ -1,7 +1,5 @@
 """Probes of encoders and rerankers during training, by hand-computed values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """drtk eval: tables, warnings about queries and ids that do not match, and files that are rejected."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

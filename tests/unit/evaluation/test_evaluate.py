@@ -1,7 +1,5 @@
 """Evaluation of rankings: which queries count, aggregation, and the measures of other libraries."""
 
-from __future__ import annotations
-
 from math import exp, log
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands that compare runs with judgments report a run of another collection."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

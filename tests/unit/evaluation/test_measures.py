@@ -1,7 +1,5 @@
 """Names of measures: both grammars, cut-offs, and names that are rejected."""
 
-from __future__ import annotations
-
 import pytest
 
 from drtk.errors import UsageError

@@ -1,7 +1,5 @@
 """Measures of one query by hand-computed values. For others see test_trec_eval.py and tests/property/test_run_blocks.py."""
 
-from __future__ import annotations
-
 from math import log2
 from typing import Any
 

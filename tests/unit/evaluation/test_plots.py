@@ -1,7 +1,5 @@
 """drtk plot: hand-computed values of each plot, output files, and rejected input."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path

@@ -1,7 +1,5 @@
 """drtk report: recall and overlap by hand-computed values; files and terminal output agree with the comparison."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

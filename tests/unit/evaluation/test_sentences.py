@@ -1,7 +1,5 @@
 """Sentence measures by hand-computed values, and the protocol of the transfer tasks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """drtk eval-sentences: hand-computed values, agreement with sentence-transformers on STS-B, and rejected input."""
 
-from __future__ import annotations
-
 import json
 from math import exp, log
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Paired significance tests: hand-computed values and agreement with scipy."""
 
-from __future__ import annotations
-
 from math import inf
 
 import numpy as np

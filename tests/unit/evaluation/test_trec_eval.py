@@ -4,8 +4,6 @@ drtk computes the measures that pytrec_eval lacks (rbp, rbp_resid, unj, relstrin
 (iprec_at_recall, 11pt_avg).
 """
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Grid search over BM25 parameters and over weights of fusion."""
 
-from __future__ import annotations
-
 import pytest
 
 from drtk.errors import UsageError

@@ -1,7 +1,5 @@
 """drtk doc2query and continue-text: added texts, which depend on the seed and the passage id only."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """keep-queries: which queries are kept, their scores, interrupted runs, and rejected input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

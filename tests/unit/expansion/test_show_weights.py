@@ -1,7 +1,5 @@
 """drtk show --term-weights: the words of weighted passages, shaded in a terminal and on a page."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """drtk termweight: known answers of docs/methods/term-weights.md, the records it writes, statistics, and rejected options."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Losses of retrievers, list rerankers and query rerankers equal the slow reference implementations."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace

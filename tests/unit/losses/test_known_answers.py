@@ -1,7 +1,5 @@
 """Losses: known answers, precision, and equality with sentence-transformers."""
 
-from __future__ import annotations
-
 from functools import partial
 from math import exp, log
 

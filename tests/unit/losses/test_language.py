@@ -1,7 +1,5 @@
 """Chunked cross-entropy over a vocabulary: value and gradients of the plain cross-entropy, with less memory."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """The backbone adapter and the whole encoder of transformers have equal outputs; attention implementations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

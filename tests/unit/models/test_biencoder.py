@@ -1,7 +1,5 @@
 """Bi-encoders: batches grouped by length have equal outputs; shared and separate towers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Cross-encoders: scores equal sentence-transformers, for all folder layouts; initialization, training and saving."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

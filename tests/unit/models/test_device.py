@@ -1,7 +1,5 @@
 """Devices, and models in 16 bits."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Encoding settings of model folders, and locations of models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Embeddings from an endpoint: a local server answers out of order, in two encodings, and fails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from http.client import IncompleteRead
 from pathlib import Path

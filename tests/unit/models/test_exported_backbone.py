@@ -1,7 +1,5 @@
 """drtk export, and encoders in ONNX and OpenVINO files: the vectors of the weights, in an index and its queries."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Generated texts do not depend on the batch, and equal those of transformers without sampling."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Decoder-only encoders and generative rerankers: equal to sentence-transformers; monoT5 as published."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

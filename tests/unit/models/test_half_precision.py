@@ -1,7 +1,5 @@
 """Every user of a model in 16 bits keeps the frequencies of rotary embeddings (RoPE) in float32."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Randomly initialized models: deterministic, with the requested size and special tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Encoders with modules that drtk does not implement: run by sentence-transformers."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """List reranker (HLATR): dependence of its logits, and its folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Language-model heads: logits equal to transformers, tied embeddings, and merging with the encoder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Incomplete checkpoints, tokenizers and configurations are rejected; models of other programs load."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

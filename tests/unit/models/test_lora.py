@@ -1,7 +1,5 @@
 """LoRA: only adapters are trained, and they are merged at the end."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

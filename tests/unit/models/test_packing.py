@@ -1,7 +1,5 @@
 """Models without padding: outputs, gradients and trainings equal those with padding."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from copy import deepcopy

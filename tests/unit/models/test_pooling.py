@@ -1,7 +1,5 @@
 """Pooling of three token vectors by hand-computed values, with padding on either side."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

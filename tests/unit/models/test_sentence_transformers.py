@@ -1,7 +1,5 @@
 """Vectors equal sentence-transformers, for folders written by either program and for real weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sparse encoders: term weights equal to sentence-transformers, folders of either program, rejected models."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

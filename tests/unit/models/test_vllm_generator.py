@@ -1,7 +1,5 @@
 """Engine vllm: the calls of vLLM's API (0.19 and 0.33) that drtk makes, with a fake module."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Presets agree with slow references, term by term, on texts of random lengths with gaps."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """DiffCSE as an auxiliary loss of retriever training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

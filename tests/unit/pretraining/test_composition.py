@@ -1,7 +1,5 @@
 """Compositions from TOML: parsing, checks and changes."""
 
-from __future__ import annotations
-
 import tomllib
 from typing import Any
 

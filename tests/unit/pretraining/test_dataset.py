@@ -1,7 +1,5 @@
 """Examples depend on seed, epoch and id only; held-out passages."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

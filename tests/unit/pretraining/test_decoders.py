@@ -1,7 +1,5 @@
 """Decoders of every encoder family. For their outputs see test_against_references.py."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Evaluation on held-out passages: losses and bottleneck gain."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

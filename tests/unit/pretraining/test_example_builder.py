@@ -1,7 +1,5 @@
 """Examples: dependence of masks and views on seed, epoch and id."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

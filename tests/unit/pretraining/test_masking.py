@@ -1,7 +1,5 @@
 """Masking strategies and corruptions: known answers. For properties see tests/property/test_masking.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

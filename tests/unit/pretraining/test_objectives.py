@@ -1,7 +1,5 @@
 """Known answers of the contrastive loss. For token losses see test_against_references.py."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

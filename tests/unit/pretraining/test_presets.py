@@ -1,7 +1,5 @@
 """The shipped presets: the numbers of the papers, and the command lines of the method pages."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

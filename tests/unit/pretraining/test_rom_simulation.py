@@ -4,8 +4,6 @@
 punctuation. The attention is log-normal with sigma .5, and half as large for stop words.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Properties of presets: bottlenecks, initialization, masks and generators (docs/methods/decoders.md)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

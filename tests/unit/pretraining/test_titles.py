@@ -1,7 +1,5 @@
 """Titles in pre-training: pairs of segments, whose token types reach every embedding layer."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokens predicted by a generator, and the tokens that it may replace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

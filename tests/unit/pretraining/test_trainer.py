@@ -1,7 +1,5 @@
 """A step with micro-batches equals a step with one batch: gradients, counts and seeds (docs/methods/cocondenser.md)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

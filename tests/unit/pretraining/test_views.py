@@ -1,7 +1,5 @@
 """Views: which text of a corpus row they return, on passages of one-letter words."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

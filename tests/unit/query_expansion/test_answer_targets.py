@@ -1,7 +1,5 @@
 """Targets of GAR generators: hand-computed answers, sentences and titles."""
 
-from __future__ import annotations
-
 from drtk.query_expansion.train_generator import (
     build_title_target,
     capitalize_words,

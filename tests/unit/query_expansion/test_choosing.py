@@ -1,7 +1,5 @@
 """Selection of candidates, by hand and against tests/reference/queries.py."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """drtk expand-queries: records, determinism, folds, candidates of a run, and rejected input."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fusion-in-Decoder equals a slow reader, which encodes each passage separately, without cache and padding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Labeled candidates: selection for training, search depth of the labels, and rejected files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Hand-computed candidates without a generator: sentences, titles and frequent words of retrieved passages."""
 
-from __future__ import annotations
-
 from drtk.query_expansion.config import ExpansionSettings
 from drtk.query_expansion.from_passages import QuestionPassages, iter_sentences, iter_term_strings, make_candidates
 from drtk.records import Passage

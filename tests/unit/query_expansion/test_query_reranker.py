@@ -1,7 +1,5 @@
 """Training of query rerankers: learning-rate schedule, batches, gradient clipping, and losses of presets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path

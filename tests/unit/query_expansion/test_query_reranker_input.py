@@ -1,7 +1,5 @@
 """Inputs of query rerankers: separators, token types, and agreement with sentence-transformers."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """drtk read: inputs and their order, answers, evaluation of the answers, and rejected input."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

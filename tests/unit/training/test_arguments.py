@@ -1,7 +1,5 @@
 """Schedules, and what is passed to transformers' TrainingArguments."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

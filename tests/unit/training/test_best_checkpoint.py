@@ -1,7 +1,5 @@
 """Selection of the best weights, checkpoints and logs, also after a crash."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

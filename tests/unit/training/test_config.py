@@ -1,7 +1,5 @@
 """Settings of the shipped fine-tuning presets."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, fields
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training data of each step: matching positives, negatives, labels and scores."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

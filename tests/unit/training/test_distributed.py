@@ -1,7 +1,5 @@
 """Two processes compute the same loss and gradients as one."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Sequence

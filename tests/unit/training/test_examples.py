@@ -1,7 +1,5 @@
 """Packed examples are restored unchanged; unknown ids are reported."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

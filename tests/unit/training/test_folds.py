@@ -1,7 +1,5 @@
 """Folds of questions depend only on seed and question; each question has a generator trained without it."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

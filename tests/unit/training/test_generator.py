@@ -1,7 +1,5 @@
 """Generator training: loss, training pairs, held-out pairs, and selected weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

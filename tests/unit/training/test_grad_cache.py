@@ -1,7 +1,5 @@
 """Gradient caching: equal gradients, with the memory of one chunk (docs/methods/cocondenser.md)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

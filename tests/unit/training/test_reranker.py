@@ -1,7 +1,5 @@
 """Reranker training: known losses of the shipped presets, and selection of training passages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Known answers of docs/methods/fine-tuning.md, docs/methods/distillation.md, for presets and fixed vectors."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

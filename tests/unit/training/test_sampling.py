@@ -1,7 +1,5 @@
 """Windows of negatives, positives in turn, order of each epoch (docs/methods/hard-negatives.md)."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """B-PROP weights: the attention of the first token against transformers, and the worked documents of docs/methods/term-weights.md."""
 
-from __future__ import annotations
-
 from math import exp, sqrt
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Count-based term weights on the example corpora of docs/methods/term-weights.md and docs/commands/index.md."""
 
-from __future__ import annotations
-
 from math import log
 
 import pytest

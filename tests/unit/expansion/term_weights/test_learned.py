@@ -1,7 +1,5 @@
 """DeepCT and DeepImpact: training on planted words through the command, the weights, and rejected input."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Collection statistics: shards are summed, and incompatible statistics are rejected with file and line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

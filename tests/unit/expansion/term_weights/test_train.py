@@ -1,7 +1,5 @@
 """Training steps of DeepCT and DeepImpact (docs/methods/term-weights.md)."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from itertools import permutations
