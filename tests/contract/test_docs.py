@@ -1,5 +1,6 @@
 """The documentation: names exist, generated parts are current, examples run."""
 
+import ast
 import json
 import re
 import shutil
@@ -83,10 +84,19 @@ def test_every_registry_entry_is_mentioned():
 def test_the_functions_that_the_documentation_names_exist():
     for page in PAGES:
         for file, function in re.findall(r"`([\w/]+\.py):([\w.]+?)`", page.read_text(encoding="utf-8")):
-            source = (ROOT / file).read_text(encoding="utf-8")
+            body: list[ast.stmt] = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
             for name in function.split("."):
-                declared = re.search(rf"^ *(?:(?:async )?def|class) {name}\b|^{name}\b.* = ", source, re.MULTILINE)
-                assert declared, f"{relative(page)}: {file} has no {function}"
+                named = [node for node in body if name in names_of(node)]
+                assert named, f"{relative(page)}: {file} has no {function}"
+                body = getattr(named[0], "body", [])
+
+
+def names_of(node: ast.stmt) -> set[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+        return {node.name}
+    if isinstance(node, ast.Assign):
+        return {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return {node.target.id} if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else set()
 
 
 def test_the_tests_that_the_documentation_names_exist():

@@ -114,6 +114,9 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(name, collection, 
 
     assert run("whole") == 0, log.read_text()
     assert run("out", **{KILL_AT: f"{tmp_path}/out{call.journal}"}) == SIGKILLED, log.read_text()
+    if name == "encode":  # killed again after it was resumed
+        assert run("out", **{KILL_AT: f"{tmp_path}/out.part/00005.npy"}) == SIGKILLED, log.read_text()
+        assert "resuming out" in log.read_text()
     assert run("out") == 0, log.read_text()
     assert "resuming out" in log.read_text()
     assert read_outputs(tmp_path / "out", call.beside) == read_outputs(tmp_path / "whole", call.beside)

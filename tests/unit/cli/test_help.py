@@ -71,6 +71,7 @@ def test_all_settings_of_a_command_are_listed():
 
 COMPLETIONS = {
     "drtk train-": "train-retriever train-reranker train-generator",
+    "drtk train-retriever --lo": "--loss",
     "drtk train-retriever --preset quick": "quickstart",
     "drtk rerank-queries a": "apply",
 }

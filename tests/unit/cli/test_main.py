@@ -13,7 +13,9 @@ import typer
 from drtk import errors
 from drtk.cli import main
 from drtk.cli.decorators import plain_command
+from drtk.runtime import sharding
 from tests.contract.run_drtk import make_environment, run_in_process
+from tests.run_commands import make_torchrun_variables
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_output_that_cannot_be_flushed_at_the_end_to_a_closed_pipe_exits_with_14
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed:
-        call = [sys.executable, "-m", "drtk", "presets"]  # its output is smaller than the buffer
+        call = [sys.executable, "-m", "drtk", "presets", "mlm"]  # its output is smaller than the buffer
         actual = subprocess.run(call, stdout=closed, stderr=subprocess.PIPE, text=True, env=make_environment())
     assert (actual.returncode, actual.stderr) == (141, "")
 
@@ -170,11 +172,12 @@ def test_counts_with_other_separators_are_rejected(value):
     ],
 )
 def test_only_trainings_read_the_variables_of_torchrun(monkeypatch, call, is_distributed):
-    ignored = []
-    monkeypatch.setattr(main, "ignore_torchrun", lambda: ignored.append(True))
-    monkeypatch.setattr(main, "app", lambda **_: 0)
+    for variable, value in make_torchrun_variables(rank=1, processes=2).items():
+        monkeypatch.setenv(variable, value)
+    seen = []
+    monkeypatch.setattr(main, "app", lambda **_: seen.append(sharding.is_distributed()))
     assert run_in_process(*call.split()).status == 0
-    assert ignored == [True] * (not is_distributed)
+    assert seen == [is_distributed]
 
 
 def test_a_command_may_open_as_many_files_as_the_system_allows(trip):

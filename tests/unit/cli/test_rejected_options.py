@@ -25,6 +25,7 @@ DEV = "requires --dev"
 LISTWISE = "requires --set loss=listwise"
 REJECTED = {  # additional options and the error message of each command
     "train-retriever": {
+        "--corpus hf:x": "hf:x: must be a local file (read repeatedly)",
         "--dev none": "none: no such folder; expected a BEIR folder",
         "--dev model": "model: has neither qrels/dev.tsv nor qrels/train.tsv",
         "--set patience=2": f"--set patience {DEV}",
@@ -58,6 +59,8 @@ REJECTED = {  # additional options and the error message of each command
         "--set patience=2": f"--set patience {DEV}",
         "--set dev_measure=nDCG@10": f"--set dev_measure {DEV}",
         "--corpus hf:x": "hf:x: must be a local file (read repeatedly)",
+        "--corpus bad.jsonl": "bad.jsonl:1:",
+        "--queries bad.jsonl": "bad.jsonl:1:",
         "--set trainer=gradient_accumulation_steps=2": "gradient_accumulation_steps: cannot be set",
     },
     "train-reranker hlatr": {

@@ -7,7 +7,8 @@ import pytest
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.runtime.integrity import read_json
-from tests.expansion_collection import RANKS, make_collection, read_rows, write_collection, write_rows
+from tests.bm25_data import skip_without_lucene
+from tests.expansion_collection import RANKS, label_expansions, make_collection, read_rows, write_collection, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,20 @@ def test_answers_may_be_patterns(data, tmp_path, capfd):
     assert "query 'q0': 'a[' is not a valid regular expression and matches nothing" in capfd.readouterr().err
     with pytest.raises(RecordError, match="in:1: none of the answers of query 'q0' can be matched"):
         label(data, tmp_path / "no", f"{write_question(tmp_path, 'a[')} --match regex", source=[KEY0])
+
+
+@pytest.fixture(scope="module")
+def lucene(data: Path) -> Path:
+    """Build a Lucene index of the collection."""
+    skip_without_lucene()
+    folder = data / "lucene"
+    app(f"index {data}/corpus.jsonl --type bm25 -o {folder} -q".split(), standalone_mode=False)
+    return folder
+
+
+def test_lucene_gives_the_labels_that_bm25s_gives(lucene, data, tmp_path):
+    actual = label(data, tmp_path / "out", f"--index {lucene}")
+    assert actual == read_rows(label_expansions(data))
 
 
 REJECTED: list[tuple[dict, dict, str]] = [  # changes of question q0 and of its candidate, and the message

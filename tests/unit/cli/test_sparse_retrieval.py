@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from drtk.cli.main import app
 from drtk.errors import MismatchError, RecordError, UsageError
@@ -15,10 +17,11 @@ from drtk.indexing.vectors import iter_impact_passages
 from drtk.models.checkpoint import load_masked_lm, save_lm_head
 from drtk.retrieval.encode import Embedder
 from drtk.runtime.integrity import read_json
+from drtk.training.grad_cache import RetrieverTrainer
 from tests.bm25_data import skip_without_lucene
 from tests.expansion_collection import read_rows
 from tests.pretraining_setup import randomize_weights
-from tests.run_commands import read_log, run_command
+from tests.run_commands import cut_off_before_step, read_log, run_command
 from tests.tiny_models import save_tiny_encoder
 
 FLOPS = "--set query_flops_weight=0.1 --set passage_flops_weight=0.05 --set flops_warmup=3"
@@ -62,6 +65,16 @@ def test_flops_weights_rise_quadratically_and_the_folder_is_a_sparse_encoder(spa
     encoding = read_json(sparse / "m" / "meta.json")["encoding"]
     assert (encoding["pooling"], encoding["similarity"], encoding["normalize"]) == (["splade"], "dot", False)
     assert 'model = SparseEncoder("FOLDER")' in (sparse / "m" / "README.md").read_text()
+
+
+def test_an_interrupted_training_resumes_to_the_same_weights(data: Path, start: Path, sparse: Path, tmp_path: Path):
+    with cut_off_before_step(RetrieverTrainer, 4):
+        train(data, start, tmp_path / "m", f"--head sparse {FLOPS}")
+    train(data, start, tmp_path / "m", f"--head sparse {FLOPS} --resume")
+    whole = load_file(sparse / "m" / "model.safetensors")
+    again = load_file(tmp_path / "m" / "model.safetensors")
+    assert all(torch.equal(again[name], whole[name]) for name in whole)
+    assert read_log(tmp_path / "m") == read_log(sparse / "m")
 
 
 def test_scores_are_dot_products_of_the_impacts_for_texts_and_stored_queries(
