@@ -58,6 +58,7 @@ def test_a_backbone_without_segments_is_exported(model: Path, tmp_path: Path, ca
     config = DistilBertConfig(vocab_size=len(tokenizer), dim=32, n_layers=1, n_heads=4, hidden_dim=32)
     save_pretrained_model(DistilBertModel(config), tokenizer, tmp_path / "model")
     run_command(capfd, "export", tmp_path / "model", "--quantize", "none", "-o", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out" / "onnx").iterdir()] == ["model.onnx"]
     np.testing.assert_allclose(embed(tmp_path / "out", "onnx/model.onnx"), embed(tmp_path / "model"), atol=1e-5)
 
 
