@@ -86,7 +86,7 @@ def test_a_jvm_that_does_not_start_is_reported_with_its_place():
     skip_without_lucene()
     code = "from drtk.indexing.lucene.jvm import start_jvm; start_jvm()"
     environment = os.environ | {"DRTK_JAVA_OPTIONS": "-XX:NoSuchOption"}
-    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
     assert process.returncode == 1
     last = process.stderr.splitlines()[-1]
     assert "does not start: Unrecognized VM option 'NoSuchOption'" in last

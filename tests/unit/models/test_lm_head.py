@@ -38,7 +38,14 @@ def test_scores_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     assert {name.partition(".")[0] for name, _ in head.named_parameters()} == {"dense", "norm", "bias"}  # tied
     assert head.weight is backbone.get_input_embeddings().weight
     assert not head.is_untrained
-    # an encoder folder with its head beside it becomes a masked language model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_an_encoder_with_its_head_becomes_a_masked_language_model(family: str, tmp_path: Path) -> None:
+    model = save_random_masked_lm(family, tmp_path / "m")
+    ids, seen = create_padded_batch(model)
+    logits = model(input_ids=ids, attention_mask=seen).logits
     text_encoder = load_encoder(tmp_path / "m")
     head = load_lm_head(tmp_path / "m", text_encoder.encoder.backbone)
     head.dense.weight.mul_(1.5)  # as training would change it

@@ -89,6 +89,9 @@ def test_pairs_and_single_texts_keep_their_order(tokenizer):
     items = [Passage("a", "rivers"), PASSAGE, Passage("b", "rivered"), Passage("c", "", "riverish")]
     together = pieces(tokenizer, items, title="segment")
     assert together == [pieces(tokenizer, [item], title="segment")[0] for item in items]
+
+
+def test_no_texts_give_an_empty_batch(tokenizer):
     nothing = TextTokenizer(tokenizer, prompt="", max_length=7, title="join", with_types=True)([])
     assert nothing.pad([], pad=0)["input_ids"].shape == (0, 0)
 
