@@ -26,8 +26,7 @@ Tensors = dict[str, Tensor]  # by name
 class PretrainingOutput(NamedTuple):
     """The output of a forward pass.
 
-    losses: {objective name, or GENERATOR_LOSS: token loss, a scalar}, unweighted; reduced as the objective says if `forward`
-        gets `counts`, else a sum
+    losses: {objective name, or GENERATOR_LOSS: token loss, a scalar}, unweighted, reduced as the objective says
     statistics: {name: (numerator, denominator) of a share for the log, (2,)}
     vectors: {key of `build_vector_key`: text vectors of a slot, (batch, hidden)}, for contrastive losses
     """
@@ -135,23 +134,21 @@ class PretrainingNetwork(nn.Module):
             for name in objective.vector_slots
         }
 
-    def forward(self, batch: Batch, counts: Tensors | None = None, *, only_vectors: bool = False) -> PretrainingOutput:
+    def forward(self, batch: Batch, counts: Tensors | None) -> PretrainingOutput:
         """Compute the token losses of a batch, and the vectors for contrastive losses.
 
-        counts: result of `count_labels`, summed over all micro-batches and processes; None: return sums instead of means
-        only_vectors: do not compute token losses
+        counts: result of `count_labels`, summed over all micro-batches and processes; None: compute the vectors only
         """
         encoded = EncodedBatch(self, batch)
         vectors = self.collect_vectors(encoded)  # first, so that their dropout does not depend on the token losses
-        losses: Tensors = {}
-        if only_vectors:
-            return PretrainingOutput(losses, {}, vectors)
-        for name, token_loss in self.recoveries.items():
-            total = token_loss(encoded)
-            losses[name] = total if counts is None else token_loss.reduce(total, counts[name])
+        if counts is None:
+            return PretrainingOutput({}, {}, vectors)
+        losses = {
+            name: token_loss.reduce(token_loss(encoded), counts[name]) for name, token_loss in self.recoveries.items()
+        }
         if self._joint is not None:
             total = self._sum_generator_losses(batch[self._joint.slot])
-            losses[GENERATOR_LOSS] = total if counts is None else total / counts[GENERATOR_LOSS].clamp(min=1)
+            losses[GENERATOR_LOSS] = total / counts[GENERATOR_LOSS].clamp(min=1)
         return PretrainingOutput(losses, self._count_statistics(encoded), vectors)
 
     def _sum_generator_losses(self, slot: SlotBatch) -> Tensor:

@@ -111,7 +111,7 @@ class Pretrainer(DrtkTrainer):
             for number, batch in enumerate(micro_batches):
                 self.seed_part(number)
                 with self.compute_loss_context_manager():
-                    vectors.append(model(batch, only_vectors=True).vectors)
+                    vectors.append(model(batch, None).vectors)
         whole = {
             name: torch.cat([batch_vectors[name].float() for batch_vectors in vectors]).requires_grad_()
             for name in vectors[0]
