@@ -253,7 +253,6 @@ def pretrain(
         network,
         data.build_dataset(),
         data.build_collator(micro_batch),
-        objective=None,
         arguments=arguments,
         schedule=schedule,
         folder=folder,

@@ -56,14 +56,11 @@ def fit(
     dataset: Any,
     collate: Callable[[Sequence[Any]], dict[str, Tensor]],
     *,
-    objective: Objective | None,
     arguments: TrainingArguments,
     schedule: Schedule,
     folder: Path,
     name: str,
     save: Callable[..., None],
-    evaluator: ModelSelection | None = None,
-    evaluate_first: bool = False,
     micro_batch: int | None = None,
     trainer_class: Callable[..., DrtkTrainer] | None = None,
     callbacks: Sequence[TrainerCallback] = (),
@@ -77,27 +74,22 @@ def fit(
     out; the new size is added to the result as "micro_batch" and stored in the file MICRO_FILE in the folder of checkpoints.
 
     dataset: the items of all steps in order    collate: function from the items of a step to model inputs
-    objective: (model, inputs) -> scalar losses by name, whose weighted sum is minimized; None: `trainer_class` computes it
     folder: folder for log.jsonl; checkpoints, in `arguments.output_dir`, are deleted at the end
     name: name of the training in the progress bar    save: function that writes the model
-    evaluator: evaluates during training and selects the weights    evaluate_first: evaluate before the first step too
     micro_batch: items in memory at once, a divisor of the batch per device, only for losses that are means over items;
         None: the whole batch; a `trainer_class` may define it differently, as RetrieverTrainer does
     memory_advice: other ways to reduce memory, for the error message
-    trainer_options: additional arguments of `trainer_class`
+    trainer_options: additional arguments of `trainer_class` (default DrtkTrainer), such as `objective` and `evaluator`
     Returns "steps", "epochs" and, in rank zero with an `evaluator` that selects weights, "best", the result of its `save_best`.
     Raises DrtkError for a NaN or infinite loss or weight, or when out of memory; KeyboardInterrupt after Ctrl-C or
     SIGTERM.
     """
-    trainer_options |= {} if objective is None else {"objective": objective}
     initial_micro_batch = micro_batch
     while True:
         with report_out_of_memory(arguments.device, f"{memory_advice} may help"):
             trainer = (trainer_class or DrtkTrainer)(
                 log=folder / LOG,
                 steps_per_epoch=schedule.steps_per_epoch,
-                evaluator=evaluator,
-                evaluate_first=evaluate_first,
                 micro_batch=micro_batch,
                 memory_advice=memory_advice,
                 model=model,
@@ -265,7 +257,8 @@ class DrtkTrainer(Trainer):
     weights: weights of the losses by name; the default weight is 1
     log: log file with a line every `logging_steps` steps and for each evaluation
     steps_per_epoch: number of steps that the log counts as an epoch
-    evaluator: evaluates during training, and may stop training    evaluate_first: evaluate before the first step too
+    evaluator: evaluates during training, may stop training and selects the weights
+    evaluate_first: evaluate before the first step too
     lr_factor: (step, from 1) -> factor of the learning rate; None: use the schedule of `args`
     micro_batch: items in memory at once; None: the whole batch of the device, which is then not reduced when memory runs out
     memory_advice: ways to reduce memory, for the error message

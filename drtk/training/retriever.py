@@ -184,7 +184,6 @@ def train_retriever(
             passage_tokenizer=passage.get_tokenizer("passage"),
             corrupt=None if auxiliary is None else auxiliary.corrupt,
         ),
-        objective=None,
         arguments=arguments,
         schedule=schedule,
         folder=folder,
