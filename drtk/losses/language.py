@@ -30,17 +30,14 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0)
     )
 
 
-def linear_cross_entropy(
-    features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, chunk: int | None = None
-) -> Tensor:
+def linear_cross_entropy(features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
     """Return the sum of the cross-entropies of the logits `features @ weight.T + bias`, a float32 scalar; 0 without tokens.
 
-    Only the logits of `chunk` tokens are in memory at a time. Gradients are computed in the forward pass, so the logits
+    Only a fixed number of logits is in memory at a time. Gradients are computed in the forward pass, so the logits
     need not be kept. The linear layer runs in the dtype of `features` or of autocast, the softmax and the loss in float32
     (float64 for float64 features). On a GPU, liger-kernel is used if it is installed.
 
     features: (n, E), input of the output layer at n tokens    weight: (V, E)    bias: (V,)    labels: (n,), token ids
-    chunk: number of tokens; None: as many as fit into a fixed number of logits; ignored by liger-kernel
     """
     device = features.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
@@ -50,8 +47,7 @@ def linear_cross_entropy(
             weight.to(dtype), features.to(dtype), labels, None if bias is None else bias.to(dtype)
         )
         return total
-    if chunk is None:
-        chunk = max(1, (_GPU_LOGITS if features.is_cuda else _CPU_LOGITS) // len(weight))
+    chunk = max(1, (_GPU_LOGITS if features.is_cuda else _CPU_LOGITS) // len(weight))  # tokens
     with torch.autocast(device, enabled=False):
         return _LinearCrossEntropy.apply(features, weight, bias, labels, chunk, dtype, torch.is_grad_enabled())
 

@@ -31,10 +31,16 @@ def compute_gradients(loss: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(loss, leaves))
 
 
-@pytest.mark.parametrize("chunk", [4, 37, None])
-def test_value_and_gradients_are_those_of_plain_cross_entropy(chunk: int | None) -> None:
+def limit_chunk(monkeypatch: pytest.MonkeyPatch, tokens: int, *, vocabulary: int = 53) -> None:
+    """Compute the logits of at most `tokens` tokens at once on the CPU."""
+    monkeypatch.setattr(language, "_CPU_LOGITS", tokens * vocabulary)
+
+
+@pytest.mark.parametrize("chunk", [4, 37, 1000])
+def test_value_and_gradients_are_those_of_plain_cross_entropy(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_chunk(monkeypatch, chunk)
     *leaves, labels = make_inputs()
-    loss, plain = linear_cross_entropy(*leaves, labels, chunk=chunk), compute_plain_loss(*leaves, labels)
+    loss, plain = linear_cross_entropy(*leaves, labels), compute_plain_loss(*leaves, labels)
     assert loss.item() == pytest.approx(plain.item(), rel=1e-5)
     found, expected = (compute_gradients(each / 29, leaves) for each in (loss, plain))  # a mean has such a factor
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
@@ -60,10 +66,11 @@ def test_confident_and_impossible_labels_have_exact_losses_in_half_precision() -
 
 
 @pytest.mark.parametrize("how", ["autocast", "weights"])
-def test_half_precision_is_summed_in_float32(how: str) -> None:
+def test_half_precision_is_summed_in_float32(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_chunk(monkeypatch, 64)
     *leaves, labels = make_inputs(400, dtype=torch.bfloat16 if how == "weights" else torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=how == "autocast"):
-        loss, plain = linear_cross_entropy(*leaves, labels, chunk=64), compute_plain_loss(*leaves, labels)
+        loss, plain = linear_cross_entropy(*leaves, labels), compute_plain_loss(*leaves, labels)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(plain.item(), rel=2e-3)
     for actual, expected in zip(compute_gradients(loss, leaves), compute_gradients(plain, leaves), strict=True):
@@ -116,19 +123,21 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-def test_memory_does_not_grow_with_tokens_times_vocabulary() -> None:
+def test_memory_does_not_grow_with_tokens_times_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_chunk(monkeypatch, 10, vocabulary=500)
     *leaves, labels = make_inputs(300, vocabulary=500)
     saved: list[int] = []
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor.numel()) or tensor, lambda x: x)
     with hooks, LargestTensor() as largest:
-        linear_cross_entropy(*leaves, labels, chunk=10).backward()
+        linear_cross_entropy(*leaves, labels).backward()
     assert sum(saved) == 300 * 8 + 500 * 8 + 500  # gradients of features, weight and bias
     assert largest.values == 10 * 500  # the logits of a chunk
 
 
-def test_evaluation_computes_no_gradients() -> None:
+def test_evaluation_computes_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_chunk(monkeypatch, 4)
     *leaves, labels = make_inputs()
     with torch.no_grad():
-        loss = linear_cross_entropy(*leaves, labels, chunk=4)
+        loss = linear_cross_entropy(*leaves, labels)
     assert not loss.requires_grad
     assert loss.item() == pytest.approx(compute_plain_loss(*leaves, labels).item(), rel=1e-5)
