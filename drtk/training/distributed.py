@@ -23,46 +23,28 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
-def _all_gather(rows: Tensor) -> Tensor:
-    gathered = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-    dist.all_gather(gathered, rows.contiguous())
-    return torch.cat(gathered)
-
-
 class _Gather(torch.autograd.Function):
-    """Autograd function that gathers the rows of all processes, for a loss that every process computes from all rows.
+    """Autograd function that gathers the rows of all processes.
 
-    Backward returns the gradient of this process's rows times the number of processes. This is exact, because DDP averages
-    the gradients of the parameters over processes.
+    Backward returns the sum, over all processes, of the gradients of this process's rows. With `is_same_loss`, every process
+    computes the same loss from all rows, so the sum is the gradient times the number of processes.
     """
 
     @staticmethod
-    def forward(context: Any, rows: Tensor) -> Tensor:
-        context.size, context.rank, context.rows = dist.get_world_size(), dist.get_rank(), len(rows)
-        return _all_gather(rows)
+    def forward(context: Any, rows: Tensor, is_same_loss: bool) -> Tensor:
+        start = dist.get_rank() * len(rows)
+        context.own, context.is_same_loss = slice(start, start + len(rows)), is_same_loss
+        gathered = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, rows.contiguous())
+        return torch.cat(gathered)
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> Tensor:
-        start = context.rank * context.rows
-        return gradients[0][start : start + context.rows] * context.size
-
-
-class _GatherPartial(torch.autograd.Function):
-    """Autograd function that gathers the rows of all processes, for a loss that differs between processes.
-
-    Backward returns the sum, over all processes, of the gradients of this process's rows.
-    """
-
-    @staticmethod
-    def forward(context: Any, rows: Tensor) -> Tensor:
-        context.start, context.rows = dist.get_rank() * len(rows), len(rows)
-        return _all_gather(rows)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> Tensor:
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        if context.is_same_loss:
+            return gradients[0][context.own] * dist.get_world_size(), None
         total = gradients[0].contiguous()
         dist.all_reduce(total)
-        return total[context.start : context.start + context.rows]
+        return total[context.own], None
 
 
 class SharedBatchNorm(torch.nn.BatchNorm1d):
@@ -73,7 +55,7 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
         if not self.training or not has_process_group():
             return super().forward(input)
         start = dist.get_rank() * len(input)
-        return super().forward(_GatherPartial.apply(input))[start : start + len(input)]
+        return super().forward(_Gather.apply(input, False))[start : start + len(input)]
 
 
 def share_batch_norm(network: torch.nn.Module) -> None:
@@ -92,7 +74,7 @@ def gather_rows(rows: Tensor) -> Tensor:
     """
     if not has_process_group():
         return rows
-    return _Gather.apply(rows)
+    return _Gather.apply(rows, True)
 
 
 def all_reduce_sum(value: Tensor) -> Tensor:
