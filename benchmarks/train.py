@@ -195,9 +195,7 @@ def _sample_texts(options: argparse.Namespace) -> Iterator[tuple[str, list[str]]
 
     data = _load_data(options)
     sampled = SampledExamples(
-        data.examples,
-        queries=data.queries,
-        corpus=data.corpus,
+        data,
         batch=options.batch_size,
         steps=options.max_steps,
         negatives=options.negatives,

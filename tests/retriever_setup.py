@@ -19,7 +19,7 @@ from drtk.records import Example, Passage
 from drtk.training.arguments import Schedule, build_training_arguments
 from drtk.training.config import RetrieverConfig
 from drtk.training.dataset import SampledExamples, collate
-from drtk.training.examples import PackedExamples
+from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.grad_cache import RetrieverTrainer
 from drtk.training.retriever import load_start_towers
 from drtk.training.retriever_loss import RetrieverLoss
@@ -95,10 +95,10 @@ class TrainingSetup:
             if isinstance(part, nn.Dropout) and not dropout:
                 part.p = 0.0
         loss = RetrieverLoss.from_config(settings, similarity=str(passage.encoding.similarity))
+        examples = PackedExamples(make_examples(count), scored=True)
+        queries = {row["_id"]: row["text"] for row in make_collection(count)[1]}
         draws = SampledExamples(
-            PackedExamples(make_examples(count), scored=True),
-            queries={row["_id"]: row["text"] for row in make_collection(count)[1]},
-            corpus=MemoryCorpus(count),
+            TrainingData("examples", examples, queries, MemoryCorpus(count)),
             batch=settings.batch_size,
             steps=4,
             negatives=settings.negatives,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drtk.data.corpus_store import CorpusStore
 from drtk.records import Passage
 from drtk.text.batching import TextTokenizer, TokenizedTexts
-from drtk.training.examples import PackedExamples
+from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.sampling import EpochDataset, sample_negatives
 
 Key = tuple[Any, ...]
@@ -40,7 +39,7 @@ class SampledExample:
 class SampledExamples(EpochDataset):
     """Dataset of the examples of all training steps, with positives and negatives sampled per epoch.
 
-    queries: query texts by id    negatives: number of negatives per example    batch: examples per step
+    negatives: number of negatives per example    batch: examples per step
     negative_sampling: `method` of drtk.training.sampling.sample_negatives
     positive_sampling: "rotate": the next positive of the example in each epoch; "first": always the first positive
     with_positives: add the passage indices of all positives of a query    with_scores: add teacher scores
@@ -48,10 +47,8 @@ class SampledExamples(EpochDataset):
 
     def __init__(
         self,
-        examples: PackedExamples,
+        data: TrainingData,
         *,
-        queries: Mapping[str, str],
-        corpus: CorpusStore,
         batch: int,
         steps: int,
         negatives: int,
@@ -61,15 +58,15 @@ class SampledExamples(EpochDataset):
         with_positives: bool = False,
         with_scores: bool = False,
     ) -> None:
-        super().__init__(examples.query_ids, batch=batch, steps=steps, seed=seed)
-        self._examples, self._queries, self._corpus, self._negatives = examples, queries, corpus, negatives
+        super().__init__(data.examples.query_ids, batch=batch, steps=steps, seed=seed)
+        self._data, self._negatives = data, negatives
         self._negative_sampling, self._with_scores = negative_sampling, with_scores
         self._rotate = positive_sampling == "rotate"
-        self._positives = examples.group_positives_by_query() if with_positives else None
+        self._positives = data.examples.group_positives_by_query() if with_positives else None
 
     def load(self, index: int, epoch: int, step: int) -> SampledExample:
         """Return the example at `index` of the PackedExamples, with the positive and the negatives of an epoch."""
-        examples, query_id = self._examples, self._examples.query_ids[index]
+        examples, query_id = self._data.examples, self._data.examples.query_ids[index]
         positives, negatives = examples.get_positives(index), examples.get_negatives(index)
         positive = (epoch + self.seed) % len(positives) if self._rotate else 0
         sampled = sample_negatives(
@@ -86,9 +83,9 @@ class SampledExamples(EpochDataset):
             positive_scores, negative_scores = examples.get_scores(index)
             scores = [positive_scores[positive], *(negative_scores[rank] for rank in sampled)]
         return SampledExample(
-            self._queries[query_id],
+            self._data.queries[query_id],
             indices,
-            self._corpus.get_many([examples.passage_ids[passage] for passage in indices]),
+            self._data.corpus.get_many([examples.passage_ids[passage] for passage in indices]),
             positives=() if self._positives is None else self._positives[query_id],
             scores=scores,
             key=(self.seed, epoch, query_id, index),
@@ -149,21 +146,21 @@ class JudgedPair:
 class JudgedPairs:
     """Sequence of all pairs of training examples: the query of each example with each of its positives and negatives."""
 
-    def __init__(self, examples: PackedExamples, *, queries: Mapping[str, str], corpus: CorpusStore) -> None:
-        self._examples, self._queries, self._corpus = examples, queries, corpus
+    def __init__(self, data: TrainingData) -> None:
+        self._data, examples = data, data.examples
         self._ends = np.fromiter(accumulate(count_pairs(examples)), dtype=np.int64, count=len(examples))
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def __getitem__(self, index: int) -> JudgedPair:
-        example = int(self._ends.searchsorted(index, side="right"))
+        examples, example = self._data.examples, int(self._ends.searchsorted(index, side="right"))
         offset = index - int(self._ends[example - 1] if example else 0)
-        positives = self._examples.get_positives(example)
+        positives = examples.get_positives(example)
         is_relevant = offset < len(positives)
-        passage = positives[offset] if is_relevant else self._examples.get_negatives(example)[offset - len(positives)]
-        [text] = self._corpus.get_many([self._examples.passage_ids[passage]])
-        return JudgedPair(self._queries[self._examples.query_ids[example]], text, is_relevant)
+        passage = positives[offset] if is_relevant else examples.get_negatives(example)[offset - len(positives)]
+        [text] = self._data.corpus.get_many([examples.passage_ids[passage]])
+        return JudgedPair(self._data.queries[examples.query_ids[example]], text, is_relevant)
 
 
 def count_pairs(examples: PackedExamples) -> list[int]:

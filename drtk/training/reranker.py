@@ -180,15 +180,9 @@ def train_reranker(
     schedule_options: dict[str, Any] = {"batch": config.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset
     if config.loss == "bce":
-        dataset = EpochDataset(JudgedPairs(data.examples, queries=data.queries, corpus=data.corpus), **schedule_options)
+        dataset = EpochDataset(JudgedPairs(data), **schedule_options)
     else:
-        dataset = SampledExamples(
-            data.examples,
-            queries=data.queries,
-            corpus=data.corpus,
-            negatives=config.negatives_per_step,
-            **schedule_options,
-        )
+        dataset = SampledExamples(data, negatives=config.negatives_per_step, **schedule_options)
 
     def save() -> None:
         start.model.cpu().eval()

@@ -152,9 +152,7 @@ def train_retriever(
         if config.gradient_checkpointing:
             enable_gradient_checkpointing(tower.encoder.backbone)
     dataset = SampledExamples(
-        data.examples,
-        queries=data.queries,
-        corpus=data.corpus,
+        data,
         batch=config.batch_size,
         steps=schedule.steps,
         negatives=config.negatives,

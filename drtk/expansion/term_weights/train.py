@@ -206,15 +206,15 @@ def train_term_weighter(
     tokenizer = WordPieceTokenizer(str(weigher.folder))
     room = weigher.get_max_word_pieces(length)
     inputs: dict[str, Any] = {"weigher": weigher, "tokenizer": tokenizer, "room": room, "title": title}
-    texts: dict[str, Any] = {"queries": data.queries, "corpus": data.corpus}
     steps: dict[str, Any] = {"batch": training.batch_size, "steps": schedule.steps, "seed": seed}
     dataset: EpochDataset
     collate: Callable[[Sequence[Any]], dict[str, Tensor]]
     if method == "deepct":
-        dataset = EpochDataset(PassageQuestionsDataset(data.examples, **texts), **steps)
+        passages = PassageQuestionsDataset(data.examples, queries=data.queries, corpus=data.corpus)
+        dataset = EpochDataset(passages, **steps)
         collate = partial(collate_recall, **inputs)
     else:
-        dataset = SampledExamples(data.examples, **texts, negatives=1, **steps)
+        dataset = SampledExamples(data, negatives=1, **steps)
         collate = partial(collate_pairs, **inputs, expand=settings.expand)
     facts: dict[str, Any] = {"method": method, "title": title, "trained_length": length}
     if method == "deepimpact":

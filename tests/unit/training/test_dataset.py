@@ -8,7 +8,7 @@ import pytest
 from drtk.models.biencoder import load_towers
 from drtk.records import Example
 from drtk.training.dataset import SampledExamples, collate
-from drtk.training.examples import PackedExamples
+from drtk.training.examples import PackedExamples, TrainingData
 from tests.retriever_setup import MemoryCorpus, make_examples
 from tests.tiny_models import make_collection, save_tiny_encoder
 
@@ -19,7 +19,7 @@ def sample_epochs(**changes: Any) -> SampledExamples:
     packed = PackedExamples(make_examples(COUNT), scored=True)
     queries = {row["_id"]: row["text"] for row in make_collection(COUNT)[1]}
     given = {"batch": 4, "steps": 30, "negatives": 2, "seed": 5, "with_scores": True, "with_positives": True}
-    return SampledExamples(packed, queries=queries, corpus=MemoryCorpus(COUNT), **given | changes)
+    return SampledExamples(TrainingData("examples", packed, queries, MemoryCorpus(COUNT)), **given | changes)
 
 
 def test_scores_match_the_sampled_passages():
@@ -70,7 +70,7 @@ def test_answers_are_those_of_all_lines_of_a_query():
 
 def test_examples_of_one_query_sample_negatives_of_their_own():
     lines = [Example("q3", ("d3",), ("d1", "d2", "d4"))] * 2
-    options: dict[str, Any] = {"queries": {"q3": "which"}, "corpus": MemoryCorpus(COUNT), "batch": 2, "steps": 1}
-    examples = SampledExamples(PackedExamples(lines), **options, negatives=3, seed=5, negative_sampling="shuffle")
+    data = TrainingData("examples", PackedExamples(lines), {"q3": "which"}, MemoryCorpus(COUNT))
+    examples = SampledExamples(data, batch=2, steps=1, negatives=3, seed=5, negative_sampling="shuffle")
     first, second = ([examples.load(row, epoch, step=epoch).indices for epoch in range(9)] for row in (0, 1))
     assert first != second

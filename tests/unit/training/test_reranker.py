@@ -14,7 +14,7 @@ from drtk.records import Example, Passage
 from drtk.runtime.inputs import InputTracker
 from drtk.training.config import RerankerConfig
 from drtk.training.dataset import JudgedPairs
-from drtk.training.examples import PackedExamples
+from drtk.training.examples import PackedExamples, TrainingData
 from drtk.training.list_reranker import collate, plan_list_schedule, read_candidate_lists
 from drtk.training.reranker import (
     build_reranker_objective,
@@ -122,7 +122,7 @@ class Echo:
 def test_each_epoch_has_every_pair_once_with_its_label() -> None:
     # 5 examples of 2 positives and 0 + 1 + 2 + 3 + 4 negatives: 20 pairs, 5 steps of 4
     packed = make_examples()
-    pairs = JudgedPairs(packed, queries={f"q{at}": f"query {at}" for at in range(5)}, corpus=Echo())
+    pairs = JudgedPairs(TrainingData("examples", packed, {f"q{at}": f"query {at}" for at in range(5)}, Echo()))
     assert len(pairs) == 20
     draws = EpochDataset(pairs, batch=4, steps=10, seed=1)
     assert len(draws) == 40
