@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,10 +89,10 @@ def load_towers(model: str, *, overrides: Mapping[str, Any], untied: bool) -> di
             raise MismatchError(
                 f"{folder}: its query and passage vectors have different dimensions ({dimensions}); use another model"
             )
-        return {"query": query, "passage": passage}
-    if not untied:
+    elif untied:
+        query = TextEncoder(copy.deepcopy(passage.encoder), passage.tokenizer, passage.encoding)
+    else:
         return {"passage": passage}
-    query = TextEncoder(copy.deepcopy(passage.encoder), passage.tokenizer, replace(passage.encoding))
     return {"query": query, "passage": passage}
 
 

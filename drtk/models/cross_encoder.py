@@ -361,11 +361,11 @@ def init_cross_encoder(model: str, *, max_length: int | None, seed: int, default
     from transformers import AutoModelForSequenceClassification
 
     folder = resolve_tower_folder(resolve_model_folder(model), "passage")
-    layout = None if is_classifier(folder) else read_layout(folder)
-    if layout is None:
+    if is_classifier(folder):
         loaded = load_cross_encoder(folder)
         classifier, tokenizer = loaded.model, loaded.tokenizer
     else:
+        layout = read_layout(folder)
         with report_load_errors(folder, "cannot be loaded as an encoder"), torch.random.fork_rng(devices=[]):
             settings = load_config(layout.backbone)
             if settings.is_encoder_decoder:

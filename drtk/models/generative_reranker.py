@@ -73,14 +73,17 @@ class PromptTokenizer:
         return TokenizedTexts.from_lists([self.truncate_prompt(row) for row in ids], None)
 
     def truncate_prompt(self, ids: list[int]) -> list[int]:
-        """Return at most `max_length` token ids, which end with the suffix. ids: token ids of a prompt"""
-        raise NotImplementedError
+        """Return the token ids; if there are more than `max_length`, replace the last ones by the suffix."""
+        if len(ids) <= self.max_length:
+            return ids
+        suffix = self.suffix[-self.max_length :]
+        return ids[: self.max_length - len(suffix)] + suffix
 
 
 class ChatTokenizer(PromptTokenizer):
     """Tokenizer of pairs with the model's chat template, whose roles are query, document, and system for the instruction.
 
-    As in sentence-transformers, the last tokens of a truncated prompt are replaced by the suffix.
+    Prompts are truncated as in sentence-transformers.
     prompt: instruction; "": none    options: additional arguments of the chat template
     Raises MismatchError for a chat template that omits or rejects the query or the document.
     """
@@ -110,13 +113,6 @@ class ChatTokenizer(PromptTokenizer):
         messages += [{"role": "query", "content": query}, {"role": "document", "content": text}]
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **self._options))
 
-    def truncate_prompt(self, ids: list[int]) -> list[int]:
-        """Return the token ids; if there are more than `max_length`, truncate them and end them with the suffix."""
-        if len(ids) <= self.max_length:
-            return ids
-        suffix = self.suffix[-self.max_length :]
-        return ids[: self.max_length - len(suffix)] + suffix
-
 
 class MonoT5Tokenizer(PromptTokenizer):
     """Tokenizer of pairs as `Query: … Document: … Relevant:` (Nogueira et al. 2020)."""
@@ -130,8 +126,8 @@ class MonoT5Tokenizer(PromptTokenizer):
         return f"Query: {query} Document: {text}"
 
     def truncate_prompt(self, ids: list[int]) -> list[int]:
-        """Return the token ids with the suffix; ids are truncated so that there are at most `max_length` in all."""
-        return ids[: max(0, self.max_length - len(self.suffix))] + self.suffix
+        """Return the token ids with the suffix, truncated to `max_length` in all."""
+        return super().truncate_prompt(ids + self.suffix)
 
 
 def read_logit_score_config(folder: Path) -> dict[str, Any] | None:

@@ -90,9 +90,6 @@ def build_network(
         attention = replace(attention, packed=False)  # these losses include padding
     if attention is not None:  # before layers are copied, since copies have their own configuration
         attention.apply(backbone)
-    for name, parameter in backbone.named_parameters():
-        if "pooler" in name.split("."):  # not used; DDP would wait for its gradient
-            parameter.requires_grad_(False)
     adapter = BackboneAdapter(backbone)
     if tokenizer.mask_token_id is None:
         raise MismatchError(f"{model}: the tokenizer has no mask token; use a masked language model such as BERT")

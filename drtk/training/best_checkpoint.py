@@ -93,9 +93,9 @@ class Metrics(dict[str, float]):
     intervals: 95% confidence intervals of metrics that are means over queries, (low, high) by name
     """
 
-    def __init__(self, values: Mapping[str, float], intervals: Mapping[str, tuple[float, float]] | None = None) -> None:
+    def __init__(self, values: Mapping[str, float], intervals: Mapping[str, tuple[float, float]]) -> None:
         super().__init__(values)
-        self.intervals = dict(intervals or {})
+        self.intervals = intervals
 
 
 @dataclass
@@ -187,9 +187,8 @@ class ModelSelection:
                 weights.unlink(missing_ok=True)
             if checkpoint is None or not (state_file := _get_subfolder(checkpoint, name) / _STATE).exists():
                 continue
-            state = read_object(state_file, step=int, value=int | float, since=int | None, interval=list | None)
-            since, interval = state.get("since") or 0, state.get("interval")
-            self.best[name] = BestEvaluation(state["step"], state["value"], since, interval)
+            state = read_object(state_file, step=int, value=int | float, since=int, interval=list | None)
+            self.best[name] = BestEvaluation(**state)
             if get_rank() == 0:
                 _link_or_copy(state_file.with_name(_BEST_WEIGHTS), weights)
         wait_for_all()

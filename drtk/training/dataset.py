@@ -92,10 +92,9 @@ class SampledExamples(EpochDataset):
         )
 
 
-def pad_tokens(tokens: TokenizedTexts, tokenizer: Any, rows: np.ndarray | None = None) -> dict[str, Tensor]:
-    """Return padded model inputs by name, (texts, tokens) each. rows: indices of the texts to use; None: all"""
-    rows = np.arange(len(tokens)) if rows is None else rows
-    padded = tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left)
+def pad_tokens(tokens: TokenizedTexts, tokenizer: Any) -> dict[str, Tensor]:
+    """Return padded model inputs by name, (texts, tokens) each."""
+    padded = tokens.pad(np.arange(len(tokens)), pad=tokenizer.pad, left=tokenizer.left)
     return {name: torch.from_numpy(array) for name, array in padded.items()}
 
 

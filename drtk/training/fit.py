@@ -311,9 +311,7 @@ class DrtkTrainer(Trainer):
         """Train to the end, save the model with its best or last weights (rank zero), and delete the checkpoints.
 
         save: function that writes the model; for several selected models, it is called with the name of each
-        Returns "steps", "epochs" and, in rank zero with a model selection, "best", the result of its `save_best`.
-        Raises DrtkError for a NaN or infinite loss or weight, or when out of memory; KeyboardInterrupt after Ctrl-C or
-        SIGTERM.
+        Returns the result of `fit`, and raises its errors.
         """
         steps = self._train_to_end()
         summary: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from drtk.data.corpus_store import CorpusStore
 from drtk.losses.ranking import binary_cross_entropy, listwise_cross_entropy, r_drop_losses, select_hardest
 from drtk.models.cross_encoder import CrossEncoder, PairClassifier, save_cross_encoder
+from drtk.models.device import copy_to_device
 from drtk.models.generator_input import format_passage
 from drtk.models.packing import enable_packing
 from drtk.text.batching import PairTokenizer, TokenizedTexts, iter_batches_by_length
@@ -129,7 +130,7 @@ def score_tokenized_pairs(model: nn.Module, tokens: TokenizedTexts, tokenizer: A
     for rows in iter_batches_by_length(
         tokens.lengths, budget=GROUP_TOKENS["cpu"] if device.type == "cpu" else GPU_TOKENS
     ):
-        inputs = {name: value.to(device) for name, value in pad_tokens(tokens, tokenizer, rows).items()}
+        inputs = copy_to_device(tokens.pad(rows, pad=tokenizer.pad, left=tokenizer.left), device)
         scores[rows] = score_without_dropout(model, inputs).cpu().numpy()
     return np.array(gather_items(scores.tolist()), dtype=np.float32)
 

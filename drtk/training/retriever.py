@@ -64,14 +64,6 @@ class AuxiliaryTask(Protocol):
         """
 
 
-def check_retriever_config(config: RetrieverConfig) -> None:
-    """Raise UsageError for invalid or contradictory settings, MissingDependency for `lora` if peft is not installed."""
-    config.check()
-    RetrieverLoss.from_config(config, similarity="cosine")
-    if config.lora is not None:
-        import_peft()
-
-
 def load_start_towers(model: str, config: RetrieverConfig) -> dict[str, TextEncoder]:
     """Load the encoders to train, {role: encoder} as in `load_towers`, with the encoding configuration for training.
 
@@ -216,10 +208,13 @@ def train_from_files(
     examples, corpus, queries: files    model: model to start from, a folder or hub name
     build_evaluator: function from (towers, data) to the argument `evaluate` of `train_retriever`; None: no evaluation
     build_auxiliary: function from the towers to the argument `auxiliary` of `train_retriever`; None: no auxiliary task
-    Raises UsageError for contradictory settings, DrtkError for unusable examples.
+    Raises UsageError for contradictory settings, DrtkError for unusable examples, MissingDependency for `lora` without peft.
     """
     job.record(config, examples=examples, corpus=corpus, queries=queries, model=model, seed=seed, device=device)
-    check_retriever_config(config)
+    config.check()
+    RetrieverLoss.from_config(config, similarity="cosine")  # checks the losses before anything is loaded
+    if config.lora is not None:
+        import_peft()
     data = load_examples(
         examples,
         queries=queries,
