@@ -17,7 +17,7 @@ from drtk.indexing.base import RankedIds, Ranking
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
-from drtk.runtime.progress import Progress, log_detail
+from drtk.runtime.progress import log_detail
 from drtk.text.languages import get_language_code
 from drtk.text.words import LUCENE_STOPWORDS, make_stemmer, read_stopwords, split_words
 
@@ -41,9 +41,7 @@ class Bm25sIndex:
         self._library, self._ids, self._analyze = library, ids, analyze
 
     @classmethod
-    def build(
-        cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
-    ) -> int:
+    def build(cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings) -> int:
         """Index title and text of all passages, including empty passages; return the number of passages.
 
         The term ids of all passages must fit into memory. Raises DrtkError if no passage has a term, MismatchError for
@@ -60,8 +58,6 @@ class Bm25sIndex:
             ids.append(passage.id)
             terms = analyze(f"{passage.title} {passage.text}")
             texts.append([vocabulary.setdefault(term, len(vocabulary)) for term in terms])
-            if progress is not None:
-                progress.add()
         if not vocabulary:
             raise DrtkError("no passage contains a word to index; check the corpus")
         k1, b = BM25SearchSettings().get_parameters()

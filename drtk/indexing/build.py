@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,7 @@ from drtk.indexing.config import IndexSettings
 from drtk.indexing.indexed_text import IndexedText
 from drtk.indexing.lucene.jvm import is_lucene_installed
 from drtk.indexing.vectors import open_embeddings, open_sparse_embeddings
+from drtk.records import Passage
 from drtk.runtime.folder_job import FolderJob
 from drtk.runtime.manifest import describe_folder, find_inputs, read_manifest_if_any
 from drtk.runtime.progress import Progress, log
@@ -110,7 +111,7 @@ def _index_passages(
         raise DrtkError(f"{get_source_name(sources[0])}: contains no passages; check the corpus")
     get_share = partial(job.tracker.get_share_read, sources[0])
     with Progress("index", total=count_lines(sources[0]), get_share=get_share, unit="passages") as progress:
-        count = engine.build(chain([first], passages), job.begin(), settings, progress=progress)
+        count = engine.build(_report_progress(chain([first], passages), progress), job.begin(), settings)
     job.counts |= {"passages": count, **text.counts}
     entries = {"encoder": None, "corpus": resolve_path(sources[0]), **text.manifest_entries}
     return entries | ({"software": engine.get_versions()} if hasattr(engine, "get_versions") else {})
@@ -126,8 +127,14 @@ def _index_impacts(
     passages, entries = open_sparse_embeddings(sources)
     job.tracker.inputs += [describe_folder(source) for source in sources]
     with Progress("index", unit="passages") as progress:
-        job.counts["passages"] = engine.build(passages, job.begin(), settings, progress=progress)
+        job.counts["passages"] = engine.build(_report_progress(passages, progress), job.begin(), settings)
     return entries | {"software": engine.get_versions()}
+
+
+def _report_progress(passages: Iterable[Passage], progress: Progress) -> Iterator[Passage]:
+    for passage in passages:
+        yield passage
+        progress.add()
 
 
 def _index_vectors(
@@ -150,7 +157,6 @@ def _index_vectors(
     vectors, entries = open_embeddings(sources)
     engine.check_vectors(vectors, settings, kind=kind)  # before `job.begin`, so that an existing index is not replaced
     job.tracker.inputs += [describe_folder(source) for source in sources]
-    with Progress("index", total=len(vectors), unit="vectors") as progress:
-        entries |= engine.build(vectors, job.begin(), settings, kind=kind, progress=progress)
+    entries |= engine.build(vectors, job.begin(), settings, kind=kind)
     job.counts["passages"] = len(vectors)
     return entries

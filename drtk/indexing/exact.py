@@ -75,19 +75,14 @@ class ExactIndex:
 
     @classmethod
     def build(
-        cls,
-        vectors: Vectors,
-        folder: Path,
-        settings: DenseIndexSettings,
-        *,
-        kind: str = "exact",
-        progress: Progress | None = None,
+        cls, vectors: Vectors, folder: Path, settings: DenseIndexSettings, *, kind: str = "exact"
     ) -> dict[str, Any]:
         """Copy the vectors into `folder`; return {"dtype": stored dtype, "full": whether exact copies are stored too}."""
         stored = vectors.dtype
         dtype = settings.vector_dtype or str(stored)
         RankedIds.write(vectors.iter_ids(), folder)
-        vectors.store(folder / VECTORS, dtype, progress=progress)
+        with Progress("index", total=len(vectors), unit="vectors") as progress:
+            vectors.store(folder / VECTORS, dtype, progress=progress)
         full = settings.full and np.dtype(dtype).itemsize < stored.itemsize
         if full:
             vectors.store(folder / FULL, str(stored))

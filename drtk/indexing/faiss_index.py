@@ -73,13 +73,7 @@ class FaissIndex:
 
     @classmethod
     def build(
-        cls,
-        vectors: Vectors,
-        folder: Path,
-        settings: DenseIndexSettings,
-        *,
-        kind: str = "flat",
-        progress: Progress | None = None,
+        cls, vectors: Vectors, folder: Path, settings: DenseIndexSettings, *, kind: str = "flat"
     ) -> dict[str, Any]:
         """Train the index if required, add all vectors, and write the index to `folder`.
 
@@ -94,12 +88,13 @@ class FaissIndex:
         graph = _cast_to_hnsw(index)
         if graph is not None:
             graph.hnsw.efConstruction = settings.ef_construction
-        if not index.is_trained:
-            index = _build_on_gpu(index, vectors, settings, factory, progress)
-        if not index.is_trained:
-            _train_index(index, vectors, settings, factory)
-        if not index.ntotal:
-            _add_vectors(index, vectors, progress)
+        with Progress("index", total=len(vectors), unit="vectors") as progress:
+            if not index.is_trained:
+                index = _build_on_gpu(index, vectors, settings, factory, progress)
+            if not index.is_trained:
+                _train_index(index, vectors, settings, factory)
+            if not index.ntotal:
+                _add_vectors(index, vectors, progress)
         try:
             faiss.write_index(index, str(folder / INDEX_FILE))
         except RuntimeError as error:
@@ -325,16 +320,13 @@ def _train_index(index: Any, vectors: Vectors, settings: DenseIndexSettings, fac
         ) from error
 
 
-def _add_vectors(index: Any, vectors: Vectors, progress: Progress | None) -> None:
+def _add_vectors(index: Any, vectors: Vectors, progress: Progress) -> None:
     for _, block in vectors.iter_blocks():
         index.add(block)
-        if progress is not None:
-            progress.add(len(block))
+        progress.add(len(block))
 
 
-def _build_on_gpu(
-    index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: str, progress: Progress | None
-) -> Any:
+def _build_on_gpu(index: Any, vectors: Vectors, settings: DenseIndexSettings, factory: str, progress: Progress) -> Any:
     """Train and fill a copy of `index` on the GPU, and return it as a CPU index.
 
     If the index stays on the CPU, return `index`. If GPU memory is too small, warn and return an index without vectors,
@@ -359,8 +351,7 @@ def _build_on_gpu(
                 f"index type {factory}: out of memory on `device={settings.device}`; use `device=cpu`"
             ) from error
         warn(f"index type {factory}: out of GPU memory; building the index on the CPU")
-        if progress is not None:
-            progress.add(-on_gpu.ntotal)
+        progress.add(-on_gpu.ntotal)
         return index
 
 

@@ -18,7 +18,7 @@ from drtk.indexing.base import write_ids
 from drtk.indexing.lucene.jvm import convert_java_error, load_class, run_interruptibly, start_jvm
 from drtk.indexing.lucene.search import ID, IDS_FILE, INDEX_FOLDER, StoredField, open_reader
 from drtk.records import Passage
-from drtk.runtime.progress import Progress, log_detail, warn
+from drtk.runtime.progress import log_detail, warn
 
 _INPUT_FOLDER = "passages.part"
 _IDS_AT_A_TIME = 500_000
@@ -33,13 +33,12 @@ def write_index(
     make_row: MakeRow,
     set_index_arguments: Callable[[Any], None],
     *,
-    threads: int = 0,
-    progress: Progress | None = None,
+    threads: int,
 ) -> int:
     """Index all nonempty passages; return their number. Warns if empty passages are not indexed.
 
     make_row: returns the JSON object of a passage, or None if it is empty
-    set_index_arguments: sets arguments of IndexCollection
+    set_index_arguments: sets arguments of IndexCollection; threads: 0 for all cores
     Passages are first written to temporary JSON files in `folder`, one per thread.
     Raises DrtkError if all passages are empty or Lucene did not index every passage, MismatchError for a duplicate id,
     RecordError for invalid Unicode.
@@ -51,7 +50,7 @@ def write_index(
     input_folder = folder / _INPUT_FOLDER
     try:
         try:
-            count = _write_rows(passages, input_folder, make_row, threads, progress)
+            count = _write_rows(passages, input_folder, make_row, threads)
             _run_indexer(input_folder, folder, set_index_arguments, threads, count)
         finally:
             shutil.rmtree(input_folder, ignore_errors=True)
@@ -63,9 +62,7 @@ def write_index(
     return count
 
 
-def _write_rows(
-    passages: Iterable[Passage], folder: Path, make_row: MakeRow, num_files: int, progress: Progress | None
-) -> int:
+def _write_rows(passages: Iterable[Passage], folder: Path, make_row: MakeRow, num_files: int) -> int:
     """Distribute the JSON rows of passages over the files of a new folder; return the number of rows."""
     folder.mkdir()
     written = empty = 0
@@ -84,8 +81,6 @@ def _write_rows(
                 written += 1
             else:
                 empty += 1
-            if progress is not None:
-                progress.add()
     if empty:
         warn(f"{empty:,} empty passage{'s are' if empty > 1 else ' is'} not indexed")
     if not written:

@@ -24,7 +24,6 @@ from drtk.indexing.lucene.search import (
 )
 from drtk.records import Passage
 from drtk.runtime.integrity import read_object
-from drtk.runtime.progress import Progress
 from drtk.text.languages import get_language_code
 from drtk.text.words import LUCENE_STOPWORDS, extract_question_words, load_stop_words_with_parts, read_stopwords
 
@@ -134,9 +133,7 @@ class LuceneIndex(LuceneSearcher):
     tunable: ClassVar[bool] = True
 
     @classmethod
-    def build(
-        cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
-    ) -> int:
+    def build(cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings) -> int:
         """Index title and text of all nonempty passages; return their number.
 
         Raises the errors of `AnalyzerSettings.from_settings` and `write_index`.
@@ -152,9 +149,7 @@ class LuceneIndex(LuceneSearcher):
                 arguments.stopwords = str((folder / STOPWORDS_FILE).absolute())
             arguments.storeDocvectors = analysis.term_vectors
 
-        count = write_index(
-            passages, folder, _make_text_row, set_index_arguments, threads=settings.threads, progress=progress
-        )
+        count = write_index(passages, folder, _make_text_row, set_index_arguments, threads=settings.threads)
         (folder / ANALYSIS_FILE).write_bytes(orjson.dumps(asdict(analysis), option=orjson.OPT_INDENT_2))
         return count
 
@@ -204,9 +199,7 @@ class ImpactIndex(LuceneSearcher):
     _stopwords: frozenset[str] = frozenset()
 
     @classmethod
-    def build(
-        cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings, *, progress: Progress | None = None
-    ) -> int:
+    def build(cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings) -> int:
         """Index the `impacts` of every passage; return the number of passages with impacts.
 
         Raises UsageError for settings that only other types support, RecordError for a passage without valid impacts, and
@@ -219,9 +212,7 @@ class ImpactIndex(LuceneSearcher):
             arguments.impact = True
             arguments.pretokenized = True
 
-        count = write_index(
-            passages, folder, _make_impact_row, set_index_arguments, threads=settings.threads, progress=progress
-        )
+        count = write_index(passages, folder, _make_impact_row, set_index_arguments, threads=settings.threads)
         words = {"parted": "basic", "stopwords": stopwords}
         (folder / WORDS_FILE).write_bytes(orjson.dumps(words, option=orjson.OPT_INDENT_2))
         return count
