@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, groupby, islice, starmap
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,7 @@ from drtk.text.tokenizers import TextUnits, WordCounter, WordPieceCounter, load_
 MAX_TOKENS, MAX_WORDS = 144, 100
 BATCH_SIZE = 250  # documents read at once
 _BATCH_CHARACTERS = 200_000  # characters per batch of a worker
-_DOCUMENT_FIELDS = (
-    "weights",
-    "title_weights",
-    "impacts",
-)  # dropped, since they belong to the words of the whole document
+_DOCUMENT_FIELDS = ("weights", "title_weights", "impacts")  # dropped: they belong to the words of the whole document
 
 SentencePart = tuple[int, int, int]  # index of the sentence, begin and end in its units
 Group = list[SentencePart]
@@ -194,10 +190,10 @@ class Chunker:
                 )
                 for (document, section), text, sentences in zip(parts, texts, spans, strict=True)
             ]
-        made = zip(parts, texts, passages, strict=True)
-        by_document = groupby(made, key=lambda part: id(part[0][0]))
-        chunks = {key: list(chain.from_iterable(starmap(self._make_chunks, group))) for key, group in by_document}
-        return [list(self._make_passages(document, chunks.get(id(document), []))) for document in documents]
+        chunks: dict[int, list[tuple[str, str, Metadata]]] = {id(document): [] for document in documents}
+        for (document, section), text, passage_spans in zip(parts, texts, passages, strict=True):
+            chunks[id(document)] += self._make_chunks(document, section, text, passage_spans)
+        return [list(self._make_passages(document, chunks[id(document)])) for document in documents]
 
     def _split_sections(self, document: Passage) -> list[Section] | list[None]:
         headings = get_headings(document)
@@ -260,10 +256,9 @@ class Chunker:
         return [PassageSpan(spans[0][0], spans[-1][1], spans) for spans in group_spans if spans]
 
     def _make_chunks(
-        self, part: tuple[Passage, Section | None], text: str, spans: list[PassageSpan]
+        self, document: Passage, section: Section | None, text: str, spans: list[PassageSpan]
     ) -> Iterator[tuple[str, str, Metadata]]:
         """Yield (title, text, metadata in addition to the document's) of each passage of a section or document."""
-        document, section = part
         title = document.title
         own: Metadata = {}
         pages = None
