@@ -30,4 +30,3 @@ INDEXES = Registry(
         ),
     },
 )
-FAISS_CLASS = "drtk.indexing.faiss_index:FaissIndex"  # of other types: hnsw48, ivf4096, faiss factory strings

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 
 from drtk.data.arrays import read_array
 from drtk.errors import DrtkError, MismatchError
-from drtk.indexing import FAISS_CLASS, INDEXES
+from drtk.indexing import INDEXES
 from drtk.indexing.config import INDEX_KIND
 from drtk.runtime.manifest import FOLDER_MANIFEST, UNFINISHED_MANIFEST, Manifest, read_manifest
 
@@ -49,8 +48,7 @@ def get_index_class(kind: str) -> Any:
     """
     if kind in INDEXES:
         return INDEXES.load(kind)
-    module, _, attribute = FAISS_CLASS.partition(":")
-    engine = getattr(import_module(module), attribute)
+    engine = INDEXES.load("flat")  # the class of all faiss indexes
     engine.check_kind(kind)
     return engine
 
@@ -148,8 +146,8 @@ class RankedIds:
             self._row_of_rank[self.ranks] = np.arange(len(self), dtype=np.uint32)
         return self._row_of_rank[ranks].astype(np.int64)
 
-    def make_ranking(self, rows: np.ndarray, scores: np.ndarray, k: int | None = None) -> Ranking:
-        """Return the top `k` of `rows` (hits,) by float32 `scores` (hits,), then by descending id; all if `k` is None.
+    def make_ranking(self, rows: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
+        """Return the top `k` of `rows` (hits,) by float32 `scores` (hits,), then by descending id.
 
         Raises DrtkError for a score that is NaN or infinite.
         """

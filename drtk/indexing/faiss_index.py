@@ -182,7 +182,7 @@ class FaissIndex:
             )
         if settings.threads:
             faiss.omp_set_num_threads(settings.threads)
-        has_full = EXACT_STORE.fullmatch(factory) is None and settings.rescore and (folder / FULL).exists()
+        has_full = settings.rescore and (folder / FULL).exists()
         self._full = read_array(folder / FULL, dimensions=2, mmap="c") if has_full else None
         self._graph = _cast_to_hnsw(self._index)
         self._clusters = faiss.try_extract_index_ivf(self._index)
@@ -201,8 +201,8 @@ class FaissIndex:
 
     def search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
         """Return the top `k` passages for each row of `vectors`, (queries, dimension); HNSW and IVF may return fewer."""
-        depth = k + self._compares_all if self._full is None else k * self._settings.rescore
-        depth = min(len(self), depth)
+        k = min(k, len(self))
+        depth = min(len(self), k + self._compares_all if self._full is None else k * self._settings.rescore)
         if self._on_gpu is not None and depth > GPU_DEPTH:
             warn(
                 f"{self._folder}: faiss finds at most {GPU_DEPTH:,} hits on a GPU; depth {depth:,} is searched on the CPU"
@@ -211,16 +211,16 @@ class FaissIndex:
         rankings: list[Ranking] = []
         for start in range(0, len(vectors), QUERIES_AT_A_TIME):
             part = np.ascontiguousarray(vectors[start : start + QUERIES_AT_A_TIME], dtype=np.float32)
-            rankings += self._search(part, min(k, len(self)))
+            rankings += self._search(part, k, depth)
         return rankings
 
-    def _search(self, vectors: np.ndarray, k: int) -> list[Ranking]:
+    def _search(self, vectors: np.ndarray, k: int, depth: int) -> list[Ranking]:
         if self._full is not None:
-            _, rows = self._search_faiss(vectors, min(len(self), k * self._settings.rescore))
+            _, rows = self._search_faiss(vectors, depth)
             candidates = [row[row >= 0] for row in rows]
             return rescore(self.ids, self._full, candidates, vectors, k, threads=self._settings.threads)
         rankings: list[Ranking] = [[] for _ in vectors]
-        pending, depth = np.arange(len(vectors)), min(len(self), k + 1) if self._compares_all else k
+        pending = np.arange(len(vectors))
         while len(pending):
             scores, rows = self._search_faiss(vectors[pending], depth)
             is_tied = np.zeros(len(rows), bool)  # at the cut

@@ -23,7 +23,7 @@ def test_ranks_are_places_in_ascending_order_of_ids_and_make_rankings(tmp_path):
     assert table.ranks.tolist() == [3, 0, 1, 2]  # 10 < 9 < a < b
     assert table.get_rows_of_ranks(np.array([3, 0, 1, 2])).tolist() == [0, 1, 2, 3]
     assert table.make_ranking(np.array([0, 1, 2]), np.float32([1, 2, 2]), 2) == [("9", 2.0), ("10", 2.0)]
-    ranking = table.make_ranking(np.array([1, 0]), np.float32([0, -0.0]))
+    ranking = table.make_ranking(np.array([1, 0]), np.float32([0, -0.0]), 2)
     assert str(ranking) == "[('b', 0.0), ('10', 0.0)]"  # without -0.0
     rows, scores = np.array([[2, 1], [0, 3]]), np.float32([[2, 1.5], [0.1, -1]])
     expected = [[("9", 2.0), ("10", 1.5)], [("b", float(np.float32(0.1))), ("a", -1.0)]]
