@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from math import isfinite, sqrt
@@ -112,7 +112,7 @@ class IndexedText:
     def _keep_only_impacts(self, passages: Iterable[Passage]) -> Iterator[Passage]:
         for passage in passages:
             try:
-                yield Passage(passage.id, "", extra={IMPACTS: read_impacts(passage)})
+                yield Passage(passage.id, "", extra={IMPACTS: read_impacts(passage.extra)})
             except ValueError as error:
                 self._reject_passage(passage, self._tracker.line, str(error))
 
@@ -174,14 +174,14 @@ IMPACTS = "impacts"
 _MAX_WORD_LENGTH = 255  # Lucene splits longer words
 
 
-def read_impacts(passage: Passage) -> dict[str, int]:
-    """Return the positive impacts of a passage by word, without words longer than 255 characters.
+def read_impacts(fields: Mapping[str, Any]) -> dict[str, int]:
+    """Return the positive impacts by word in the fields of a passage, without words longer than 255 characters.
 
     Raises ValueError if the impacts are missing or not integers up to 65,535, or a word is empty or has white space.
     """
-    if IMPACTS not in passage.extra:
+    if IMPACTS not in fields:
         raise ValueError(f"has no '{IMPACTS}'; run `drtk termweight` with `method=deepimpact` first")
-    impacts: Any = passage.extra[IMPACTS]
+    impacts: Any = fields[IMPACTS]
     if not isinstance(impacts, dict):
         raise ValueError(f"'{IMPACTS}' must be an object that maps words to integers")
     for word, impact in impacts.items():

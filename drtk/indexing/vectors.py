@@ -167,8 +167,7 @@ def iter_impact_passages(folder: str) -> Iterator[Passage]:
     """
 
     def parse(row: dict[str, Any]) -> Passage:
-        passage = Passage(str(row.get("_id", "")), "", extra=row)
-        return Passage(passage.id, "", extra={IMPACTS: read_impacts(passage)})
+        return Passage(str(row.get("_id", "")), "", extra={IMPACTS: read_impacts(row)})
 
     for number in range(len(read_manifest(folder, kind=SPARSE_KIND, shards=list)["shards"])):
         yield from read_records(str(Path(folder) / f"{number:05d}.jsonl"), parse)

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 
-from drtk.errors import RecordError, UsageError
+from drtk.errors import UsageError
 from drtk.indexing.base import Ranking, is_external_index
 from drtk.indexing.config import BM25IndexSettings, BM25SearchSettings
-from drtk.indexing.indexed_text import read_impacts
+from drtk.indexing.indexed_text import IMPACTS
 from drtk.indexing.lucene.build import write_index
 from drtk.indexing.lucene.jvm import find_jar, find_java, load_class, parse_anserini_version
 from drtk.indexing.lucene.search import (
@@ -194,16 +194,15 @@ class ImpactIndex(LuceneSearcher):
     """
 
     reads: ClassVar[Literal["passages"]] = "passages"
-    tunable: ClassVar[bool] = False
     get_versions = staticmethod(LuceneIndex.get_versions)
     _stopwords: frozenset[str] = frozenset()
 
     @classmethod
     def build(cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings) -> int:
-        """Index the `impacts` of every passage; return the number of passages with impacts.
+        """Index the field `impacts` of every passage; return the number of passages with impacts.
 
-        Raises UsageError for settings that only other types support, RecordError for a passage without valid impacts, and
-        the errors of `write_index`.
+        passages: with impacts that `read_impacts` returned
+        Raises UsageError for settings that only other types support, and the errors of `write_index`.
         """
         stopwords = _choose_stopwords(settings)
 
@@ -252,10 +251,7 @@ class ImpactIndex(LuceneSearcher):
 
 def _make_impact_row(passage: Passage) -> dict[str, Any] | None:
     """Return a row of Anserini's JsonVectorCollection, which indexes impacts as frequencies; None without impacts."""
-    try:
-        impacts = read_impacts(passage)
-    except ValueError as error:
-        raise RecordError(f"passage '{passage.id}'", str(error)) from error
+    impacts = passage.extra[IMPACTS]
     return {"id": passage.id, "contents": "", "vector": impacts} if impacts else None
 
 

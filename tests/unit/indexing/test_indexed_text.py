@@ -101,7 +101,7 @@ def test_a_missing_tokenizer_is_an_error(tmp_path):
 
 def test_impacts_below_one_and_long_words_are_excluded():
     impacts = {"a": 3, "b": 0, "c": -2, "x" * 256: 9, "y" * 255: 1}
-    assert read_impacts(Passage("p", "", extra={"impacts": impacts})) == {"a": 3, "y" * 255: 1}
+    assert read_impacts({"impacts": impacts}) == {"a": 3, "y" * 255: 1}
 
 
 @pytest.mark.parametrize(
@@ -118,4 +118,6 @@ def test_impacts_below_one_and_long_words_are_excluded():
 )
 def test_invalid_impacts_are_rejected(impacts, problem):
     with pytest.raises(ValueError, match=problem):
-        read_impacts(Passage("p", "", extra={"impacts": impacts}))
+        read_impacts({"impacts": impacts})
+    with pytest.raises(ValueError, match="has no 'impacts'"):
+        read_impacts({"weights": impacts})
