@@ -9,7 +9,7 @@ from drtk.registry import Registry
 #   build(…) writes the index into an existing folder. With `reads` "passages", its arguments are (passages, folder, settings),
 #   and it returns the number of indexed passages; `tunable` says whether k1 and b affect the scores. With `reads` "vectors",
 #   its arguments are (vectors, folder, settings, *, kind), with vectors a `Vectors`, and it returns entries for the manifest;
-#   check_vectors(vectors, settings, *, kind) raises UsageError if it cannot be built, and `dimension` is that of the vectors.
+#   check_vectors(vectors, settings, *, kind) raises UsageError if it cannot be built.
 # search(queries, k) returns the top k (id, score) of each query, a text or a row of a matrix (queries, dimension), by score,
 # then by descending id.
 INDEXES = Registry(

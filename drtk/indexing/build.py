@@ -14,7 +14,7 @@ from drtk.data.readers import read_passages
 from drtk.errors import DrtkError, UsageError
 from drtk.indexing.base import get_index_class
 from drtk.indexing.config import IndexSettings
-from drtk.indexing.indexed_text import IndexedText
+from drtk.indexing.indexed_text import PARAMETERS, IndexedText
 from drtk.indexing.lucene.jvm import is_lucene_installed
 from drtk.indexing.vectors import open_embeddings, open_sparse_embeddings
 from drtk.records import Passage
@@ -113,7 +113,9 @@ def _index_passages(
     with Progress("index", total=count_lines(sources[0]), get_share=get_share, unit="passages") as progress:
         count = engine.build(_report_progress(chain([first], passages), progress), job.begin(), settings)
     job.counts |= {"passages": count, **text.counts}
-    entries = {"encoder": None, "corpus": resolve_path(sources[0]), **text.manifest_entries}
+    entries: dict[str, Any] = {"encoder": None, "corpus": resolve_path(sources[0])}
+    if settings.term_weights:
+        entries["bm25"] = PARAMETERS[settings.weight_scale]
     return entries | ({"software": engine.get_versions()} if hasattr(engine, "get_versions") else {})
 
 

@@ -124,10 +124,6 @@ class ExactIndex:
                     log_detail(f"{folder}: {vectors.nbytes:,} bytes are copied from disk to {device} in blocks")
             self._shards.append(_DeviceShard(device, vectors, self.ids.ranks[start : start + rows]))
 
-    @property
-    def dimension(self) -> int:
-        return int(self._vectors.shape[1])
-
     def __len__(self) -> int:
         return len(self._vectors)
 

@@ -192,10 +192,6 @@ class FaissIndex:
             self._clusters.nprobe = settings.nprobe or max(8, self._clusters.nlist // 16)
         self._on_gpu = _copy_to_gpu(self._index, settings.device)
 
-    @property
-    def dimension(self) -> int:
-        return int(self._index.d)
-
     def __len__(self) -> int:
         return int(self._index.ntotal)
 

@@ -28,7 +28,6 @@ class IndexedText:
 
     tracker: skips or raises the errors of invalid passages
     counts: number of passages without each field or without weights of the title; complete when all passages are read
-    manifest_entries: entries for the manifest of the index
     Raises UsageError for contradicting settings.
     """
 
@@ -42,9 +41,6 @@ class IndexedText:
                 "`expand` and `term_weights` cannot be combined, because added words have no weights; give one"
             )
         self.counts: dict[str, int] = {}
-        self.manifest_entries: dict[str, Any] = (
-            {"bm25": PARAMETERS[settings.weight_scale]} if settings.term_weights else {}
-        )
 
     def __call__(self, passages: Iterable[Passage]) -> Iterator[Passage]:
         """Yield the passages with the text to index. Raises DrtkError if a field of `expand` is missing from all passages."""

@@ -87,10 +87,10 @@ def _iter_definitions(body: list[ast.stmt], scope: str, *, kind: str) -> Iterato
         elif isinstance(node, ast.If | ast.Try):  # definitions that depend on the platform
             yield from _iter_definitions(node.body + node.orelse, scope, kind=kind)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            yield from _iter_documenting_call(node.value, scope)
+            yield from _iter_documenting_call(node.value)
 
 
-def _iter_documenting_call(call: ast.Call, scope: str) -> Iterator[tuple[str, str, str]]:
+def _iter_documenting_call(call: ast.Call) -> Iterator[tuple[str, str, str]]:
     """Yield (name, "function", text) if a call such as add_docstr(torch.abs, "…") documents compiled code."""
     function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if function not in _DOCUMENTING_CALLS or len(call.args) < _DOCUMENTING_CALLS[function]:
