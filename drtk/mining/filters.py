@@ -21,15 +21,15 @@ ANSWER_CHECKS = "checked for answers"  # key in `counts`: numbers of passages, a
 MAX_SHARE = 2.0  # a larger share is probably a percentage
 
 
-def build_score_filters(settings: MineSettings, sources: Sequence[str] | None) -> list[ScoreFilter]:
+def build_score_filters(settings: MineSettings, sources: Sequence[str]) -> list[ScoreFilter]:
     """Return the filters by rank and score that `settings` select, in the order of application.
 
-    sources: names of the runs and indexes; []: all sources are training examples; None: do not check names in limits
+    sources: names of the runs and indexes; [] if all sources are training examples
     Raises the errors of `parse_limits`, and UsageError for a share outside 0 to MAX_SHARE.
     """
     filters: list[ScoreFilter] = []
     if settings.from_rank > 1:
-        filters.append(partial(reject_by_rank, first=settings.from_rank, only_examples=sources == []))
+        filters.append(partial(reject_by_rank, first=settings.from_rank, only_examples=not sources))
     for name, values in (("max-score", settings.max_score), ("min-score", settings.min_score)):
         if values:
             filters.append(partial(reject_by_score, name=name, limits=parse_limits(values, name, sources)))
@@ -44,7 +44,7 @@ def build_score_filters(settings: MineSettings, sources: Sequence[str] | None) -
     return filters
 
 
-def parse_limits(values: Sequence[str], name: str, sources: Sequence[str] | None) -> dict[str, float]:
+def parse_limits(values: Sequence[str], name: str, sources: Sequence[str]) -> dict[str, float]:
     """Parse limits `NAME=X` and `X`; return {source name: limit}, where key "" is the limit of all other sources.
 
     name: name of the filter, such as "max-score"    sources: as in `build_score_filters`
@@ -60,12 +60,12 @@ def parse_limits(values: Sequence[str], name: str, sources: Sequence[str] | None
             raise UsageError(f"{field}: expected a number or NAME=NUMBER, got '{text}'") from None
         if isnan(limits[source]):
             raise UsageError(f"{field}: expected a number, got NaN")
-        if source and sources is not None and source not in sources:
+        if source and source not in sources:
             raise UsageError(f"{field}: unknown source '{source}'; choose from {', '.join(sources)}")
     return limits
 
 
-def reject_by_rank(pool: CandidatePool, first: int, *, only_examples: bool = False) -> None:
+def reject_by_rank(pool: CandidatePool, first: int, *, only_examples: bool) -> None:
     """Reject candidates with a rank before `first` (1-based) in any source; they are removed from all sources.
 
     only_examples: raise UsageError for candidates without a rank, because all sources are training examples

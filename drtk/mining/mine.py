@@ -16,7 +16,7 @@ from drtk.data.checks import (
     describe_missing_texts,
     warn_if_texts_missing,
 )
-from drtk.data.corpus_store import CorpusStore, open_corpus
+from drtk.data.corpus_store import open_corpus
 from drtk.data.readers import read_queries
 from drtk.data.rows import dump
 from drtk.errors import UsageError
@@ -368,7 +368,8 @@ def open_miner(
     """Check the settings, open sources, judgments, corpus and models, and return the miner.
 
     has_report: also compute the similarities and answer matches that are only used by the report
-    Raises UsageError for a missing input or a setting without effect.
+    Raises UsageError for a missing input or a setting without effect, MismatchError if a source or `vectors` was made from
+    another corpus.
     """
     policy: Policy = MINING.load(settings.policy)
     overrides = {name: getattr(settings, name) for name in ("negatives", "min_negatives", "depth", "ce_margin")}
@@ -379,8 +380,11 @@ def open_miner(
     _check_inputs(inputs, settings, policy, sources, has_report=has_report)
     score_filters = build_score_filters(settings, [name for name in sources.names if name not in sources.examples])
     by_source = settings.by == "source"
-    corpus = None if inputs.corpus is None else _open_corpus(inputs.corpus, inputs, sources, job)
-    judgments = None
+    corpus = judgments = None
+    if inputs.corpus is not None:
+        corpus = open_corpus(inputs.corpus, job.tracker)
+        for path in [*sources.paths, *filter(None, [inputs.vectors])]:
+            check_same_corpus(path, inputs.corpus, skip=inputs.skip_corpus_check)
     if inputs.qrels is not None:
         judgments = read_judgments(inputs.qrels, corpus=corpus, by_source=by_source, tracker=job.tracker)
     queries = QueryStream(
@@ -441,14 +445,6 @@ def _check_inputs(
         names = [f"`{name}`" for name in list_changed_fields(settings) if name in ("from_rank", *SCORE_LIMITS)]
         if names:
             log(f"{', '.join(names)}: applied to runs and indexes only, not to training examples")
-
-
-def _open_corpus(corpus: str, inputs: MiningInputs, sources: MiningSources, job: FilterJob) -> CorpusStore:
-    """Open the corpus. Raises MismatchError if a source or `vectors` was made from another corpus."""
-    store = open_corpus(corpus, job.tracker)
-    for path in [*sources.paths, *filter(None, [inputs.vectors])]:
-        check_same_corpus(path, corpus, skip=inputs.skip_corpus_check)
-    return store
 
 
 def _add_content_filters(

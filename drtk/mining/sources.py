@@ -183,16 +183,15 @@ class IndexSearch:
         self._searchers: dict[str, TextQuerySearcher | StoredQuerySearcher] = {}
         self.encodes_texts = False
         self.stored: StoredQuerySearcher | None = None
+        search_settings = settings.to_search_settings()
         for name, paths in folders.items():
-            indexes = IndexGroup(paths, settings.to_search_settings())
-            is_dense = indexes.reads == "vectors"
-            if is_dense and inputs.query_vectors is not None:
+            indexes = IndexGroup(paths, search_settings)
+            if indexes.reads == "vectors" and inputs.query_vectors is not None:
                 self._searchers[name] = self.stored = StoredQuerySearcher(indexes, inputs.query_vectors)
                 continue
             if inputs.queries is None:
                 raise UsageError(f"{paths[0]}: `queries` is required (or `query_vectors`, for a dense index)")
             self.encodes_texts |= indexes.needs_encoder
-            search_settings = settings.to_search_settings()
             encoder = QueryEncoder(indexes, search_settings, inputs.model) if indexes.needs_encoder else None
             self._searchers[name] = TextQuerySearcher(indexes, encoder)
         self.needs_text = any(isinstance(searcher, TextQuerySearcher) for searcher in self._searchers.values())
@@ -310,12 +309,9 @@ class QueryStream:
         return any(parse_document_id(id) in grades and id not in grades for id in chunks)
 
     def _merge_sources(self) -> Iterator[MiningQuery]:
-        readers = {name: (self._iter_run, path) for name, path in self.sources.runs.items()}
-        readers |= {name: (self._iter_examples, path) for name, path in self.sources.examples.items()}
-        streams = [
-            read(name, path)
-            for name, (read, path) in ((name, readers[name]) for name in self.sources.names if name in readers)
-        ]
+        by_name = {name: self._iter_run(name, path) for name, path in self.sources.runs.items()}
+        by_name |= {name: self._iter_examples(name, path) for name, path in self.sources.examples.items()}
+        streams = [by_name[name] for name in self.sources.names if name in by_name]
         allowed = None if self.allow_unjudged or self.sources.examples else self.judgments
         first = streams.pop(0) if self.indexes is None else self._iter_index_queries()
         others = [QueryBuffer(stream, allowed=allowed) for stream in streams]

@@ -76,7 +76,7 @@ def mine_pools(queries, policy, options, limit, by_source, promote, *, batch_siz
         order = {id: sorted(some.items(), key=lambda item: item[1]) for id, some in grades.items()}
         grades = {id: {parse_document_id(one): grade for one, grade in some} for id, some in order.items()}
     stream = QueryStream(MiningSources([]), InputTracker(), {}, open_once(*IDS), grades, by_source=by_source)
-    miner = Miner(stream, policy, 7, score_filters=build_score_filters(MineSettings(**options), None))
+    miner = Miner(stream, policy, 7, score_filters=build_score_filters(MineSettings(**options), list("abc")))
     if promote:
         miner.answers = ChunkNumberFilter(limit)
     else:
