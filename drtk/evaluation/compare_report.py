@@ -52,13 +52,20 @@ def compare_files(
     """
     tracker = tracker or InputTracker()
     comparison = compare_runs(runs, qrels, corpus, settings, tracker, answers=answers)
+    return format_comparison(comparison, describe_changes(comparison, corpus, queries, tracker))
+
+
+def describe_changes(
+    comparison: Comparison, corpus: str | None, queries: str | None, tracker: InputTracker
+) -> list[ChangedQuery]:
+    """Return the queries that changed most, with the texts in `corpus` and `queries`, if given."""
     texts: dict[str, str] = {}
     if queries is not None:
         compared = set(comparison.queries)
         texts = {query.id: query.text for query in read_queries(queries, tracker=tracker) if query.id in compared}
-    mark = "{}".join(pages.HIGHLIGHT_MARKS).format if settings.format == "html" else str
+    mark = "{}".join(pages.HIGHLIGHT_MARKS).format if comparison.settings.format == "html" else str
     show = PassageSnippets(corpus, words=SNIPPET_WORDS, mark=mark)
-    return format_comparison(comparison, find_changed_queries(comparison, texts=texts, show=show))
+    return find_changed_queries(comparison, texts=texts, show=show)
 
 
 def format_comparison(comparison: Comparison, changed: Sequence[ChangedQuery]) -> Iterator[str]:

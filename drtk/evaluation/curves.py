@@ -49,24 +49,16 @@ class Curve:
     steps: list[int]
     values: list[float]
 
-    @property
-    def initial_mean(self) -> float:
-        """Mean of the first quarter of the values (at least one value), because single values are noisy."""
-        return fmean(self.values[: max(1, len(self.values) // 4)])
-
-    @property
-    def final_mean(self) -> float:
-        """Mean of the last quarter of the values (at least one value)."""
-        return fmean(self.values[-max(1, len(self.values) // 4) :])
-
 
 def describe_loss(loss: Curve) -> str:
-    """Return a sentence on how the training loss changed."""
+    """Return a sentence that compares the means of the first and last quarter of the losses; single losses are noisy."""
     steps = f"{loss.steps[-1]:,} steps"
     if len(loss.values) < MIN_TREND_VALUES:
         return f"The training log has too few losses for a trend ({len(loss.values)} in {steps})."
-    verb = "fell" if loss.final_mean < loss.initial_mean else "did not fall:"
-    return f"The training loss {verb} from {loss.initial_mean:.4g} to {loss.final_mean:.4g} in {steps}."
+    count = len(loss.values) // 4
+    initial, final = fmean(loss.values[:count]), fmean(loss.values[-count:])
+    verb = "fell" if final < initial else "did not fall:"
+    return f"The training loss {verb} from {initial:.4g} to {final:.4g} in {steps}."
 
 
 def read_curves(source: str, *, field: str | None = None, tracker: InputTracker | None = None) -> dict[str, Curve]:

@@ -10,17 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from drtk.data.readers import read_queries
 from drtk.data.runs import group_runs, read_fused_runs
 from drtk.data.trec import Judgments
 from drtk.errors import MissingDependency
-from drtk.evaluation.compare import ChangedQuery, Comparison, compare_runs, find_changed_queries
-from drtk.evaluation.compare_report import SNIPPET_WORDS, iter_text_lines, list_json_rows
+from drtk.evaluation.compare import ChangedQuery, Comparison, compare_runs
+from drtk.evaluation.compare_report import describe_changes, iter_text_lines, list_json_rows
 from drtk.evaluation.config import CompareSettings, ReportSettings
 from drtk.evaluation.curves import Curve, choose_depths, compute_recall_curve, describe_loss, read_curves
 from drtk.evaluation.evaluate import Rankings
 from drtk.evaluation.plots.runs import draw_report
-from drtk.retrieval.snippets import PassageSnippets
 from drtk.runtime.atomic import write_json
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.progress import warn
@@ -147,7 +145,7 @@ def build_report(
     compare_settings = CompareSettings(**asdict(settings), missing_as_zero=True)
     comparison = compare_runs(runs, qrels, corpus, compare_settings, tracker, rankings=rankings)
     judgments = comparison.judgments
-    texts = {} if queries is None else {query.id: query.text for query in read_queries(queries, tracker=tracker)}
+    changed = describe_changes(comparison, corpus, queries, tracker)
     depths = choose_depths([ranked for of_system in rankings.values() for ranked in of_system])
     curves = {
         name: [compute_recall_curve(ranked, judgments, depths, rel=settings.rel) for ranked in of_system]
@@ -155,7 +153,7 @@ def build_report(
     }
     return Report(
         comparison,
-        find_changed_queries(comparison, texts=texts, show=PassageSnippets(corpus, words=SNIPPET_WORDS)),
+        changed,
         depths,
         {name: np.mean(of_system, axis=0).tolist() for name, of_system in curves.items()},
         _find_overlap(runs, {name: ranked for name, (ranked, *_) in rankings.items()}, judgments, settings.rel),
