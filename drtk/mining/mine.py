@@ -54,7 +54,6 @@ class Miner:
     """Miner of training examples from queries and their hits. Sampling depends only on the seed and the query id.
 
     rel: minimum relevance grade of a positive
-    counts: counters of queries and passages, updated in place
     use_example_scores: use the cross-encoder scores recorded in training examples
     score_filters, content_filters: filters that reject candidates, in the order of application
     answers: filter that finds passages with an answer, which become positives; None: keep them as candidates
@@ -67,7 +66,6 @@ class Miner:
     policy: Policy
     seed: int
     rel: int = 1
-    counts: dict[str, Any] = field(default_factory=dict)
     use_example_scores: bool = True
     score_filters: Sequence[ScoreFilter] = ()
     answers: ContentFilter | None = None
@@ -238,7 +236,7 @@ class Miner:
         return Example(pool.query_id, positives, negatives, scores, sources, dict(pool.query.extra))
 
     def _add_count(self, name: str, number: int = 1, *, group: str | None = None) -> None:
-        counts = self.counts if group is None else self.counts.setdefault(group, {})
+        counts = self.queries.counts if group is None else self.queries.counts.setdefault(group, {})
         counts[name] = counts.get(name, 0) + number
 
     def _count_outcomes(self, pool: CandidatePool) -> None:
@@ -247,7 +245,7 @@ class Miner:
             return
         if self.queries.corpus is not None and not pool.skipped and len(pool.negatives) < self.policy.min_negatives:
             self._add_count("with fewer than min_negatives")
-        self.counts.setdefault("dropped", {})
+        self.queries.counts.setdefault("dropped", {})
         for rejection in pool.rejected.values():
             self._add_count(rejection.filter, group="dropped")
         outcomes = {
@@ -271,7 +269,7 @@ class Miner:
         """
         if self.queries.judgments is None:
             return
-        judged = self.counts.setdefault(JUDGED_HITS, {})
+        judged = self.queries.counts.setdefault(JUDGED_HITS, {})
         for name, hits in pool.query.hits.items():
             check = self._judged.setdefault(
                 name, JudgedHitCounter(name, self.queries.judgments, to_document=self.document_of)
@@ -283,7 +281,7 @@ class Miner:
 
     def describe_sources_without_judged_hits(self) -> list[str]:
         """Return a warning for each source that retrieved none of the judged documents."""
-        sources = [name for name, has_judged in self.counts.get(JUDGED_HITS, {}).items() if not has_judged]
+        sources = [name for name, has_judged in self.queries.counts.get(JUDGED_HITS, {}).items() if not has_judged]
         problems = [self._judged[name].describe_problem() if name in self._judged else None for name in sources]
         return [
             problem or f"{name}: no judged document was retrieved"
@@ -293,7 +291,7 @@ class Miner:
     def describe_id_mismatch(self) -> str | None:
         """Return an error message if no source retrieved a judged document and no corpus is given to check ids."""
         problems = self.describe_sources_without_judged_hits()
-        if self.queries.corpus is not None or not problems or any(self.counts[JUDGED_HITS].values()):
+        if self.queries.corpus is not None or not problems or any(self.queries.counts[JUDGED_HITS].values()):
             return None
         return f"{problems[0]}. Judged documents could become negatives; give `corpus` to check all ids"
 
@@ -401,7 +399,7 @@ def open_miner(
     job.tracker.inputs += [describe_folder(folder) for folder in (inputs.vectors, inputs.query_vectors) if folder]
     if policy.min_negatives and settings.min_negatives is None and corpus is None:
         log(f"no random passages are added to reach {policy.min_negatives} negatives, because `corpus` is not given")
-    miner = Miner(queries, policy, seed, settings.rel, job.counts, not settings.scorer, score_filters)
+    miner = Miner(queries, policy, seed, settings.rel, not settings.scorer, score_filters)
     _add_content_filters(miner, inputs, settings, job, has_report=has_report)
     from_index = queries.indexes is not None and queries.indexes.needs_text
     needs_text = policy.answers or settings.scorer or has_report or from_index

@@ -75,7 +75,7 @@ def test_no_positive_is_a_negative():
     assert sources == {"d1": "bm25", "d2": "bm25", "d3": "dense"}
     for grade, reason in ((0, "without positives"), (1, "without negatives")):
         actual, miner = mine(["d1"], {"d1": grade})
-        assert (actual, miner.counts[reason]) == (None, 1)
+        assert (actual, miner.queries.counts[reason]) == (None, 1)
 
 
 def test_samples_depend_on_seed_and_query_only():
@@ -119,7 +119,7 @@ def test_judgments_of_documents():
     actual, miner = mine(["c#0"], {"a": 1, "b": 1}, corpus=["a#0", "a#1", "b#0", "c#0"], by_source=True)
     assert actual is not None
     assert actual.positives == ("b#0",)  # not retrieved, but the only passage of its document
-    assert miner.counts["positives not found"] == 1
+    assert miner.queries.counts["positives not found"] == 1
     corpus = [*(f"a#{at}" for at in range(50)), *(f"b#{at}" for at in range(50))]
     example = mine_example(["a#3", "b#1"], {"a": 1}, Policy(0, 60), corpus=corpus, by_source=True)
     assert set(example.negatives) == {f"b#{at}" for at in range(50)} - {"b#1"}  # b#1 was retrieved, and not drawn
