@@ -228,8 +228,9 @@ def compare_runs(
     if settings.intersect and settings.missing_as_zero:
         raise UsageError("`intersect` and `missing_as_zero` cannot be combined; choose one")
     judged_by: RelevanceSource = "judgments" if answers is None else "answers"
+    all_runs = [run for files in grouped.values() for run in files]
     if answers is not None:
-        measures, judgments = _judge_by_answers(grouped, answers, corpus, settings, tracker)
+        measures, judgments = _judge_by_answers(all_runs, answers, corpus, settings, tracker)
         builder = RankingBuilder.from_settings(settings)
     elif qrels is not None:
         measures = parse_measures(MEASURES if settings.measures is None else settings.measures, rel=settings.rel)
@@ -255,7 +256,7 @@ def compare_runs(
                     system.top_ids[query] = ids[:TOP_RANKS]
                     system.judged_ranks[query] = {id: rank for rank, id in enumerate(ids, start=1) if id in judged}
     queries = _select_queries(retrieved, judgments, settings, judged_by)
-    for run in (run for files in grouped.values() for run in files):
+    for run in all_runs:
         num_present, only = len(retrieved[run.source]), settings.intersect
         log_missing_queries(run.name, num_present, len(judgments), retrieved_only=only, judged_by=judged_by)
     results = [result for system in systems.values() for result in system.runs]
@@ -270,14 +271,9 @@ def compare_runs(
 
 
 def _judge_by_answers(
-    systems: Mapping[str, Sequence[NamedRun]],
-    answers: str,
-    corpus: str | None,
-    settings: CompareSettings,
-    tracker: InputTracker,
+    runs: Sequence[NamedRun], answers: str, corpus: str | None, settings: CompareSettings, tracker: InputTracker
 ) -> tuple[list[Measure], Judgments]:
     """Return the measures and the judgments from answer matching."""
-    runs = [run for files in systems.values() for run in files]
     if corpus is None:
         raise UsageError("`answers` requires `corpus` (the passage texts)")
     if any(is_stream(run.source) for run in runs):

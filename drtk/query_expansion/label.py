@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from drtk.data.checks import PASSAGES, WITHOUT_TEXT
@@ -90,15 +91,10 @@ class _AnswerMatcher:
 
     def __init__(self, query: Query, searcher: PassageSearcher, settings: LabelSettings, counts: Counter[str]) -> None:
         self.query = query
-        self._searcher, self._title, self._counts = searcher, "join" if settings.match_title else "none", counts
+        self._title, self._counts = "join" if settings.match_title else "none", counts
         self._contains: Any = MATCHERS[settings.match](query.answers or ())
-        self._passages: dict[str, Passage] = {}
+        self.get_passage = cache(searcher.get_passage)
         self._has_answer: dict[str, bool] = {}  # by passage id
-
-    def get_passage(self, id: str) -> Passage:
-        if id not in self._passages:
-            self._passages[id] = self._searcher.get_passage(id)
-        return self._passages[id]
 
     def contains_answer(self, id: str) -> bool:
         """Return whether the text of a passage (with `match_title`: title and text) contains an answer."""
