@@ -40,11 +40,9 @@ def _require_methods(*methods: str) -> tuple[NoEffect, ...]:
 
 _ONLY_COUNTING = _require_methods("bprop", "tfidf", "inv-freq", "idf", "bm25")
 _ONLY_MODEL = _require_methods("bprop", "deepct", "deepimpact")
-_ONLY_BPROP, _ONLY_BM25, _ONLY_DEEPIMPACT = (
-    _require_methods("bprop"),
-    _require_methods("bm25"),
-    _require_methods("deepimpact"),
-)
+_ONLY_BPROP = _require_methods("bprop")
+_ONLY_BM25 = _require_methods("bm25")
+_ONLY_DEEPIMPACT = _require_methods("deepimpact")
 _ONLY_CONTRAST = (*_ONLY_BPROP, NoEffect("has no effect with `emit=attention`", {"emit": ("attention",)}))
 _ONLY_SOFTMAX = (*_ONLY_BPROP, NoEffect("requires `emit=softmax`", {"emit": ("score", "attention")}))
 

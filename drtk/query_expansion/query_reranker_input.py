@@ -65,7 +65,6 @@ def read_input_format(folder: Path) -> InputFormat | None:
     """Return the input format of the query reranker in a folder; None for other models."""
     if (entry := read_meta_entry(folder, INPUT_ENTRY)) is None:
         return None
-    entry = {"variant": "ri"} | entry
     return InputFormat(**{name: entry[name] for name in InputFormat.__dataclass_fields__ if name in entry})
 
 
