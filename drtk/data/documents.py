@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, count, pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 
 from drtk.data.json_arrays import iter_array_rows
-from drtk.data.rows import Row, describe_json_error, is_json_array, parse_id, parse_row
+from drtk.data.readers import parse_jsonl
+from drtk.data.rows import Row, describe_json_error, is_json_array, parse_id
 from drtk.data.tsv import DPR_HEADER
 from drtk.errors import DrtkError, MissingDependency, RecordError, format_pip_command
 from drtk.records import Passage
@@ -310,7 +311,32 @@ def _decode_body(body: Any) -> str:
     return text
 
 
+NumberedRow = tuple[int | None, int, Row | ValueError]  # number for the id, or None for a single row; line; row
+
+
+def _parse_rows(rows: Iterable[NumberedRow], path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
+    """Yield the documents of rows, and errors in place of invalid rows and of repeated ids."""
+    seen: set[str] = set()
+    for number, line, row in rows:
+        try:
+            if isinstance(row, ValueError):
+                raise row
+            document = _make_row_document(row, id if number is None else f"{id}:{number}", fields)
+            if "_id" in fields:
+                if document.id in seen:
+                    raise ValueError(f"duplicate id '{document.id}'")
+                seen.add(document.id)
+        except ValueError as error:
+            yield RecordError(f"{path}:{line}", str(error))
+            continue
+        yield document
+
+
 def _parse_csv(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
+    yield from _parse_rows(_iter_csv_rows(path), path, id, fields)
+
+
+def _iter_csv_rows(path: Path) -> Iterator[NumberedRow]:
     csv.field_size_limit(1 << 30)
     text = _read_text(path)
     is_tsv, header = path.suffix.lower() == ".tsv", text.partition("\n")[0]
@@ -340,25 +366,20 @@ def _parse_csv(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
             return
         if None in row or None in row.values():
             num_columns = len(columns) + (len(row[None]) if None in row else -list(row.values()).count(None))
-            problem = f"expected {len(columns)} columns, got {num_columns}; correct the line"
-            yield RecordError(f"{path}:{line}", problem)
+            yield number, line, ValueError(f"expected {len(columns)} columns, got {num_columns}; correct the line")
         else:
-            yield _make_row_document(row, id, number, f"{path}:{line}", fields)
+            yield number, line, row
 
 
 def _parse_json(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
     """Yield the objects of a JSON array, or the object of the file."""
     data = path.read_bytes()
+    rows: Iterable[NumberedRow]
     if is_json_array(data[:64]):
-        for number, (line, row) in enumerate(iter_array_rows(iter([data])), start=1):
-            place = f"{path}:{line}"
-            if isinstance(row, ValueError):
-                yield RecordError(place, str(row))
-            else:
-                yield _make_row_document(row, id, number, place, fields)
+        rows = ((number, line, row) for number, (line, row) in enumerate(iter_array_rows([data]), start=1))
     else:
-        row = _load_json(path, data)
-        yield _make_row_document(row, id, None, f"{path}:1", fields)
+        rows = [(None, 1, _load_json(path, data))]
+    yield from _parse_rows(rows, path, id, fields)
 
 
 def _load_json(path: Path, data: bytes) -> Row:
@@ -373,35 +394,27 @@ def _load_json(path: Path, data: bytes) -> Row:
 
 
 def _parse_jsonl(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
-    for number, line in enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if line.strip():
-            place = f"{path}:{number}"
-            try:
-                yield _make_row_document(parse_row(line), id, number, place, fields)
-            except ValueError as error:
-                yield RecordError(place, str(error))
+    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    rows = parse_jsonl(enumerate(lines, start=1))
+    yield from _parse_rows(((number, number, row) for number, row in rows), path, id, fields)
 
 
-def _make_row_document(row: Row, id: str, number: int | None, place: str, fields: FieldMap) -> Parsed:
-    """Return the document of a row, or an error. The columns that are not its id, title or text become metadata.
+def _make_row_document(row: Row, id: str, fields: FieldMap) -> Passage:
+    """Return the document of a row. The columns that are not its id, title or text become metadata.
 
     Without a column for the text (in `fields`, or `text` or `contents`), these columns are the text instead, as lines
     `NAME: VALUE`.
-    number: number of the row, appended to `id` if no column has the id; None for a single row
+    id: id if no column has it
+    Raises ValueError for a missing column or an invalid id.
     """
     title, text = _find_column(row, "title"), _find_column(row, "text", "contents")
     columns: dict[str, Sequence[str]] = {"_id": (), "title": title, "text": text} | dict(fields)
     used = [name for names in columns.values() for name in names]
     for name in used:
         if name not in row:
-            return RecordError(place, f"no field '{name}'; the record has {', '.join(map(repr, row))}")
+            raise ValueError(f"no field '{name}'; the record has {', '.join(map(repr, row))}")
     if columns["_id"]:
-        try:
-            id = ":".join(parse_id(row[name], name) for name in columns["_id"])
-        except ValueError as error:
-            return RecordError(place, str(error))
-    elif number is not None:
-        id = f"{id}:{number}"
+        id = ":".join(parse_id(row[name], name) for name in columns["_id"])
     others = {name: value for name, value in row.items() if name not in used and value not in (None, "")}
     if columns["text"]:
         text = "\n\n".join(filter(None, (_format_value(row[name]) for name in columns["text"])))

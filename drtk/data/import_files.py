@@ -88,7 +88,8 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
     The id is made from this path or name by `make_file_id`. With several folders, paths begin with the folder's name.
     exclude: patterns of .gitignore; skip: path of the output
     Logs ignored files, such as those that drtk wrote, and a pattern that excludes nothing.
-    Raises DrtkError for a missing source, a folder that cannot be read, two files with the same id, or no files at all.
+    Raises DrtkError for a missing source, a folder that cannot be read, two files with the same id, no files at all, or an
+    output in a folder that drtk did not write.
     """
     patterns = [pattern for pattern in exclude if pattern.strip()]
     is_excluded = _build_filter(patterns, unused := set(patterns))
@@ -102,6 +103,11 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
             for name in _iter_names(folder, is_excluded, ignored):
                 path = folder / name
                 if _is_output(path, skip):
+                    if path.name == Path(skip).name:
+                        raise DrtkError(
+                            f"{skip}: is in the folder {source} and was not written by drtk; give another output, or "
+                            "`exclude` the file"
+                        )
                     continue
                 if not path.is_file():
                     ignored["broken links or special files"] += 1
@@ -125,6 +131,8 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
     for name, path in sorted(names):
         id = make_file_id(name, path)
         if id in files:
+            if path.samefile(files[id][0]):
+                raise DrtkError(f"{path}: is given twice; give the file or its folder once")
             raise DrtkError(f"{path}: has the same id as {files[id][0]}; import a folder that contains both")
         status = path.stat()
         files[id] = (str(path), id, status.st_size, status.st_mtime_ns)

@@ -167,6 +167,12 @@ def test_rows_of_tables_become_documents(capfd: Capture, tmp_path: Path) -> None
         ("g.csv:1", "bar"),
     ]
     assert (made["d.csv:1"]["title"], made["g.csv:1"]["title"]) == ("t", "a")
+    write(tmp_path / "h.csv", "sku,text\n7,one\n8,two\n7,three\n")
+    write(tmp_path / "i.jsonl", '{"sku": 7, "text": "one"}\n\n{"sku": 7, "text": "two"}\n')
+    for name, line in (("h.csv", 4), ("i.jsonl", 3)):
+        with pytest.raises(RecordError, match=f"{name}:{line}: duplicate id '7'"):
+            run_command(capfd, "import", tmp_path / name, "--field", "_id=sku")
+    assert import_rows(capfd, tmp_path / "h.csv", "--field", "_id=sku", "--skip-bad", "1").keys() == {"7", "8"}
     with pytest.raises(UsageError, match="`field` body=x: expected _id=COLUMN, title=COLUMN or text=COLUMN"):
         run_command(capfd, "import", table, "--field", "body=x")
 
@@ -244,6 +250,11 @@ def test_the_output_may_be_in_the_folder(capfd: Capture, tmp_path: Path) -> None
         run_command(capfd, "import", tmp_path, "-o", output, "--force")
         assert import_rows(capfd, tmp_path).keys() == {"a.md"}
         assert "is up to date" in get_messages(capfd, "import", tmp_path, "-o", output, "--skip-done")
+    with pytest.raises(
+        DrtkError, match=r"notes\.md: is in the folder .* and was not written by drtk; give another output"
+    ):
+        run_command(capfd, "import", tmp_path, "-o", write(tmp_path / "notes.md", "word"), "--force")
+    (tmp_path / "notes.md").unlink()
     write(tmp_path / "a.md", "other words")
     assert f"changed: {tmp_path}\n" in get_messages(capfd, "import", tmp_path, "-o", output, "--skip-done", "--force")
 
@@ -267,6 +278,8 @@ def test_errors_about_the_set_of_files(capfd: Capture, tmp_path: Path, monkeypat
     first, second = write(tmp_path / "a/x.md", "x"), write(tmp_path / "b/x.md", "y")
     with pytest.raises(DrtkError, match=rf"{second}: has the same id as {first}; import a folder that contains both"):
         run_command(capfd, "import", first, second)
+    with pytest.raises(DrtkError, match=rf"{first}: is given twice; give the file or its folder once"):
+        run_command(capfd, "import", first, first.parent)
     assert list(import_rows(capfd, first.parent, second.parent)) == ["a/x.md", "b/x.md"]
     with pytest.raises(DrtkError, match=r"no files to import; known types: \.txt"):
         run_command(capfd, "import", first.parent, "--exclude", "*.md")
