@@ -177,12 +177,15 @@ def list_output_files(folder: Path) -> list[str]:
 def find_damage(folder: Path, manifest: Manifest, *, by_time: bool = False) -> Iterator[tuple[str, str]]:
     """Yield (relative path, problem) for each file that differs from the manifest in size or content, meta.json first.
 
+    The model card is not compared.
     by_time: whether files with the recorded modification time count as unchanged
     """
     if is_changed(manifest):
         yield FOLDER_MANIFEST, "its content changed after it was written"
     is_same = _is_same_file if by_time else lambda path, entry: digest_file(path) == entry.get("digest")
-    yield from find_changed_files(folder, manifest.get("files", {}), is_same=is_same)
+    for name, problem in find_changed_files(folder, manifest.get("files", {}), is_same=is_same):
+        if manifest.get("kind") != "model" or name != CARD:
+            yield name, problem
 
 
 def check_folder(folder: Path, manifest: Manifest) -> None:

@@ -144,6 +144,7 @@ def test_skip_done_rebuilds_a_damaged_folder(collection, index):
 def test_files_of_a_model_may_be_edited(collection, tmp_path):
     model = Path(shutil.copytree(collection["model"], tmp_path / "m"))
     (model / "README.md").write_text("A model.\n")
+    assert run_in_process("validate", str(model)).status == 0
     for name in ("config.json", "sentence_bert_config.json", "meta.json"):
         content = orjson.loads((model / name).read_bytes())
         (model / name).write_bytes(orjson.dumps(content | {"note": "edited"}))

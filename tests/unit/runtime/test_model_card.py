@@ -3,7 +3,7 @@
 import pytest
 from huggingface_hub import ModelCard
 
-from drtk.runtime.manifest import complete_manifest, create_manifest, read_manifest, write_manifest
+from drtk.runtime.manifest import complete_manifest, create_manifest, find_damage, read_manifest, write_manifest
 from drtk.runtime.model_card import CARD, format_model_card
 
 
@@ -35,6 +35,8 @@ def test_a_model_folder_has_a_card_for_the_hub(tmp_path, program, file, library,
     assert "- `data/train.jsonl`, digest (blake2b) ab12" in card.text
     assert use in card.text if use else "## Use" not in card.text
     assert CARD in read_manifest(tmp_path)["files"]
+    (tmp_path / CARD).write_text("edited", encoding="utf-8")
+    assert list(find_damage(tmp_path, read_manifest(tmp_path))) == []
     (tmp_path / "corpus").mkdir()
     write_manifest(tmp_path / "corpus", create_manifest("corpus", {}))
     assert not (tmp_path / "corpus" / CARD).exists()
