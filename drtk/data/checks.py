@@ -132,7 +132,9 @@ def check_examples(source: str) -> None:
 def check_run(source: str) -> None:
     """Raise MismatchError if the first lines look like passages, queries, judgments, examples or MS MARCO's hits."""
     if (kind := _sniff_file(source)) in (*_OTHER_KINDS, sniff.TRIPLES, sniff.EXAMPLES, sniff.QUERIES, sniff.EITHER):
-        raise MismatchError(f"{source}: looks like {kind}; expected a TREC run, such as from `drtk search`")
+        raise MismatchError(
+            f"{source}: looks like {kind}; expected a TREC run, such as from `drtk search` or `drtk convert --as run`"
+        )
 
 
 def warn_of_other_kind(*, passages: str | None = None, queries: str | None = None) -> None:

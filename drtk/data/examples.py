@@ -299,7 +299,8 @@ def _make_example(
 
 def _parse_list(value: Any, field: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"'{field}' must be a list")
+        advice = '; write ["…"]' if isinstance(value, str) else ""
+        raise ValueError(f"'{field}' must be a list{advice}")
     return value
 
 

@@ -8,6 +8,7 @@ lines of TREC runs, and of judgments as text, are passed to the tracker instead.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -243,6 +244,11 @@ def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
     uses: dict[str, int] = {}
     for number, query in rows:
         if isinstance(query, Query) and query.id[:1] == "q" and query.id == make_id("q", query.text):
+            if not uses and (others := [name for name in query.extra if name.lower().endswith(("id", "number"))]):
+                warn(
+                    f"{get_source_name(source)}: the ids are made from the texts, not from '{others[0]}'; "
+                    "to use it, rename it to query_id"
+                )
             uses[query.id] = uses.get(query.id, 0) + 1
             if uses[query.id] > 1:
                 query = replace(query, id=f"{query.id}-{uses[query.id]}")
@@ -254,7 +260,8 @@ def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
     if not _is_json(source, tracker):
         lines = _peek_lines(source, tracker)
         columns = lines[0].decode(errors="replace").split("\t") if lines else []
-        is_header, has_ids = are_names(columns), 2 * sum(map(is_id_triple, lines)) > len(lines)
+        has_texts = bool(lines) and parse_example_header(lines[0]) is not None  # according to the header
+        is_header, has_ids = has_texts or are_names(columns), 2 * sum(map(is_id_triple, lines)) > len(lines)
         if has_ids and not is_header:
             return _iter_triples(source, tracker)
         if not has_ids and _are_text_examples(lines):
@@ -262,6 +269,8 @@ def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
         is_known = all(map(str.isdigit, columns)) or columns[0].lower() == QRELS_HEADER[0]
         if has_ids:
             problem = "is a header above id triples; remove it; expected the columns qid, positive, negative"
+        elif has_texts:
+            problem = f"is a header of texts above ids; write lines such as {EXAMPLE}"
         elif is_header:
             problem = (
                 f"is a header without 'query' or 'positive'; {RENAME_EXAMPLES}; write ids as lines such as {EXAMPLE}"
@@ -284,10 +293,15 @@ def _are_text_examples(lines: list[bytes]) -> bool:
     if not lines:
         return False
     if parse_example_header(lines[0]) is not None:
-        return True
+        return not (lines[1:] and all(map(_is_id_line, lines[1:])))
     columns = lines[0].decode(errors="replace").split("\t")
     is_header = are_names(columns) or all(len(column.split()) == 1 for column in columns)
     return not is_header and are_text_triples(lines)
+
+
+def _is_id_line(line: bytes) -> bool:
+    """Return whether all columns of a line are words with a digit, as ids, not texts."""
+    return all(re.fullmatch(rb"[!-~]*\d[!-~]*", column) for column in line.split(b"\t"))
 
 
 def _parse_positives(row: Row) -> ParsedExample:
@@ -541,14 +555,20 @@ def _iter_result_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
 
 
 def _iter_ranked_pairs(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
+    previous_id, previous = "", 0
     for number, columns in _iter_columns(source, tracker, "qid pid rank"):
         if isinstance(columns, ValueError):
             yield number, columns
-        elif not columns[2].isdecimal() or not 1 <= int(columns[2]) < 1 << 63:
-            yield number, ValueError(f"rank '{columns[2]}' must be an integer from 1 to 2^63 - 1")
+            continue
+        query_id, doc_id, text = columns
+        if not text.isdecimal() or not 1 <= (rank := int(text)) < 1 << 63:
+            yield number, ValueError(f"rank '{text}' must be an integer from 1 to 2^63 - 1")
+        elif query_id == previous_id and rank <= previous:
+            problem = f"rank {rank} of query '{query_id}' follows rank {previous}; sort the file by rank, or write scores as a TREC run"
+            yield number, ValueError(problem)
         else:
-            rank = int(columns[2])
-            yield number, Hit(columns[0], columns[1], rank, 1 / rank)
+            yield number, Hit(query_id, doc_id, rank, 1 / rank)
+            previous_id, previous = query_id, rank
 
 
 def _iter_candidates(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:

@@ -15,8 +15,8 @@ from typing import Literal
 import orjson
 
 from drtk.data.rows import Row, parse_id, take_field
-from drtk.data.sniff import GRADE_NAMES, RANKED, are_names, sniff_kind
-from drtk.data.tsv import QRELS_HEADER
+from drtk.data.sniff import CANDIDATES, GRADE_NAMES, RANKED, are_names, sniff_kind
+from drtk.data.tsv import QRELS_HEADER, unquote_field
 from drtk.errors import RecordError
 from drtk.records import Qrel
 from drtk.runtime.inputs import InputTracker
@@ -291,10 +291,11 @@ def _format_floats(values: Iterable[float]) -> list[str]:
 def iter_qrel_lines(source: str, *, tracker: InputTracker) -> Iterator[tuple[int, Qrel]]:
     """Yield (line number, judgment) of BEIR's TSV (with or without header) or TREC's format, in file order.
 
-    Lines that begin with '#' are comments. Raises RecordError (file:line) for wrong columns or a grade that is not an
+    Lines that begin with '#' are comments. Columns are unquoted if the header is quoted. Raises RecordError (file:line) for wrong columns or a grade that is not an
     integer, unless `tracker` skips it.
     """
     beir: bool | None = None
+    is_quoted = False
     for number, line in tracker.iter_lines(source):
         if not line.strip() or line.startswith(b"#"):
             continue
@@ -302,15 +303,19 @@ def iter_qrel_lines(source: str, *, tracker: InputTracker) -> Iterator[tuple[int
             columns = _split_columns(line)
             if beir is None:
                 beir = len(columns) == 3
-                is_header = columns[-1].lower() in GRADE_NAMES
-                if len(columns) in (3, 4) and (is_header or are_names(columns)):
-                    names = [column.lower() for column in columns]
+                names = [unquote_field(column).lower() for column in columns]
+                is_header = names[-1] in GRADE_NAMES
+                has_other_names = names[-1][:1].isalpha() and are_names(columns[:-1])
+                if len(columns) in (3, 4) and (is_header or has_other_names):
+                    is_quoted = columns[0].startswith('"')
                     is_query = [name != "q0" and name.startswith(("q", "topic")) for name in names]
                     is_document = names[0].startswith(("corpus", "doc", "passage", "pid"))
                     if is_document or (is_query[1] and not is_query[0]) or not is_header:
                         problem = f"is a header with other columns; rename and order them as '{' '.join(QRELS_HEADER)}'"
                         raise RecordError(f"{source}:{number}", problem)
                     continue
+            if is_quoted:
+                columns = [unquote_field(column) for column in columns]
             qrel = _parse_qrel(columns, 3 if beir else 4)
         except ValueError as error:
             tracker.skip_line(source, number, _describe_line_error(error, line, number, "judgments"))
@@ -332,12 +337,13 @@ def parse_qrel_row(row: Row) -> Qrel:
 
 def _describe_line_error(error: ValueError, line: bytes, number: int, expected: str) -> str:
     """Return the error message for a line; for the first line, add the kind of file it seems to be."""
+    convert = "; make a run with drtk convert --as run"
     if line.lstrip().startswith((b"{", b"[")):
-        return f"looks like JSON; expected {expected}"
+        return f"looks like JSON; expected {expected}" + (convert if b'"ctxs"' in line else "")
     kind = sniff_kind(line) if number == 1 else None
     if kind is not None and expected.removeprefix("a ") in kind:
         return str(error)
-    advice = "; make a run with drtk convert --as run" if kind == RANKED else ""
+    advice = convert if kind in (RANKED, CANDIDATES) else ""
     return f"{error}; the file looks like {kind}{advice}" if kind else str(error)
 
 

@@ -54,7 +54,7 @@ def parse_query_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     first = next(lines)
     columns = first[1].decode(errors="replace").split("\t")
     names = _read_names(columns)
-    is_qa = len(columns) == 2 and _unquote_field(columns[1].strip()).startswith("[")
+    is_qa = len(columns) == 2 and unquote_field(columns[1].strip()).startswith("[")
     if (are_names(columns) or _has_known_names(names, {*_QUERY_TEXTS, *QUERY_IDS})) and not is_qa:
         return _parse_lines_below(first, names, lines, QUERY_IDS, _QUERY_TEXTS)
     return _parse_lines(
@@ -127,7 +127,7 @@ def parse_candidate_lines(lines: Iterator[NumberedLine], kind: Literal["passages
 
 def _read_names(columns: list[str]) -> list[str]:
     """Return the columns of a first line as the names that they may be."""
-    return [_unquote_field(column.strip()).lower() for column in columns]
+    return [unquote_field(column.strip()).lower() for column in columns]
 
 
 def _has_known_names(names: list[str], known: set[str]) -> bool:
@@ -143,7 +143,7 @@ def reject_lines(lines: Iterable[NumberedLine], problem: str) -> Iterator[tuple[
 
 def _name_columns(names: list[str], header: bytes) -> ParseColumns:
     """Return a function that converts the columns of a line to a row; it unquotes them if the header is quoted."""
-    unquote = _unquote_field if header.startswith(b'"') else str
+    unquote = unquote_field if header.startswith(b'"') else str
     return lambda columns: dict(zip(names, map(unquote, _check_columns(columns, len(names))), strict=True))
 
 
@@ -223,12 +223,12 @@ def _parse_document(columns: list[str]) -> Row:
 
 
 def _parse_dpr(columns: list[str]) -> Row:
-    id, text, title = map(_unquote_field, _check_columns(columns, 3))
+    id, text, title = map(unquote_field, _check_columns(columns, 3))
     return {"_id": id, "title": title, "text": text}
 
 
 def _parse_question(columns: list[str]) -> Row:
-    text, written = map(_unquote_field, _check_columns(columns, 2))
+    text, written = map(unquote_field, _check_columns(columns, 2))
     try:
         answers = ast.literal_eval(written.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
@@ -236,13 +236,6 @@ def _parse_question(columns: list[str]) -> Row:
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise ValueError("the second column must be a list of strings, such as ['Paris']")
     return {"_id": make_id("q", text), "text": text, "answers": answers}
-
-
-def _unquote_field(field: str) -> str:
-    """Remove the quotes of a field, as csv does."""
-    if len(field) >= 2 and field[0] == field[-1] == '"':
-        return field[1:-1].replace('""', '"')
-    return field
 
 
 def _parse_quoted(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
@@ -281,6 +274,13 @@ def quote_field(field: str) -> str:
     """Quote a field as csv does, if it contains a tab, a quote or a line end."""
     if any(mark in field for mark in '\t"\n\r'):
         return '"' + field.replace('"', '""') + '"'
+    return field
+
+
+def unquote_field(field: str) -> str:
+    """Remove the quotes of a field, as csv does."""
+    if len(field) >= 2 and field[0] == field[-1] == '"':
+        return field[1:-1].replace('""', '"')
     return field
 
 

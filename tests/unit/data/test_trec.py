@@ -71,6 +71,23 @@ def test_bad_lines_are_reported_and_can_be_skipped(tmp_path: Path, line: str, pr
     assert tracker.bad == 1
 
 
+@pytest.mark.parametrize("text", ["q1\td1\t1\n", "1\t2\twho\tan answer\n", '{"question": "who?", "ctxs": []}\n'])
+def test_runs_of_other_formats_can_be_converted(tmp_path: Path, text: str) -> None:
+    run = write_text(tmp_path / "a.run", text)
+    with pytest.raises(RecordError, match=r"a\.run:1: .*; make a run with drtk convert --as run$"):
+        load_run(str(run))
+
+
+def test_scores_are_not_read_as_ranks(tmp_path: Path) -> None:
+    run = write_text(tmp_path / "a.run", "q1\td1\t12\nq1\td2\t9\nq1\td3\t12\nq2\td1\t3\nq2\td2\t4\n")
+    hits = [record for _, record in iter_hits(str(run), InputTracker())]
+    assert [str(hit) for hit in hits[1:3]] == [
+        f"rank {rank} of query 'q1' follows rank 12; sort the file by rank, or write scores as a TREC run"
+        for rank in (9, 12)
+    ]
+    assert hits[3:] == [Hit("q2", "d1", 3, 1 / 3), Hit("q2", "d2", 4, 1 / 4)]
+
+
 def test_a_short_and_a_long_line_are_two_errors(tmp_path: Path) -> None:
     # 5 + 7 columns are as many as 6 + 6; the reader that splits many lines at once must notice
     run = write_text(tmp_path / "a.run", "q1 Q0 d1 1 9\nq1 Q0 d2 2 8 t t\nq1 Q0 d3 3 7 t\n")
@@ -112,11 +129,14 @@ def test_load_run_groups_scattered_lines_and_iter_rankings_rejects_them(tmp_path
         "q1 0 d1 2\nq2 0 d#1 0\n",
         "# a comment\r\nq1\tQ0\td1\t2\r\n\r\n# another\r\nq2\tQ0\td#1\t0\r\n",
         "qid docid Rel\nq1 d1 2\nq2 d#1 0\n",
+        '"query-id"\t"corpus-id"\t"score"\n"q1"\t"d1"\t2\n"q2"\t"d#1"\t0\n',
         "qid Q0 docid rel\nq1 0 d1 2\nq2 0 d#1 0\n",
         '{"query-id": "q1", "corpus-id": "d1", "score": 2}\n{"relevance": 0, "qid": "q2", "doc_id": "d#1"}\n',
         '[{"query-id": "q1", "corpus-id": "d1", "score": 2},\n{"score": 0, "query-id": "q2", "corpus-id": "d#1"}]\n',
     ],
-    ids="BEIR,BEIR without a header,TREC,TREC with comments,other names,TREC with a header,JSON,JSON array".split(","),
+    ids="BEIR,BEIR without a header,TREC,TREC with comments,other names,quotes,TREC with a header,JSON,JSON array".split(
+        ","
+    ),
 )
 def test_the_format_of_judgments_is_detected(tmp_path: Path, text: str) -> None:
     qrels = tmp_path / "qrels"
@@ -134,6 +154,7 @@ HEADER = ":1: is a header with other columns; rename and order them as 'query-id
         ("Doc\tQuery-ID\tScore\nd1\tq1\t2\n", HEADER),
         ("article_id\ttopic_id\trelevance\nd1\tq1\t2\n", HEADER),
         ("topic doc value\nq1 d1 2\n", HEADER),
+        ("qid docid rels\nq1 d1 2\n", HEADER),
         ("q1,d1,2\n", ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1; replace commas"),
         ('{"query-id": "q1", "corpus-id": "d1"}\n', ":1: 'score' is missing"),
         ('{"_id": "q1", "text": "t"}\n', ":1: 'query-id' is missing .or query_id, qid, topic_id.; other"),
