@@ -11,11 +11,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from glob import escape, glob
-from itertools import chain
-from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from itertools import chain, dropwhile
+from typing import Literal, TypeVar
 
 import orjson
 
@@ -62,7 +60,6 @@ Text = TypeVar("Text", Passage, Query)
 ParsedRecords = Iterator[tuple[int, Record | ValueError]]
 _DOCUMENT_SUFFIXES = (".md", ".txt", ".html", ".htm", ".pdf", ".docx", ".csv", ".json", ".eml", ".ipynb")
 MAX_CHECKED_IDS = 10_000_000  # ids in memory to find duplicates, about 70 bytes each
-_get_id: Callable[[Any], str] = attrgetter("id")
 
 
 def read_records(
@@ -70,15 +67,15 @@ def read_records(
     parse: Callable[[Row], Record],
     *,
     tracker: InputTracker | None = None,
-    id_of: Callable[[Record], str] | None = None,
+    has_ids: bool = False,
 ) -> Iterator[Record]:
-    """Yield the records of a JSONL file, JSON array or table in file order. With `id_of`, repeated ids are errors.
+    """Yield the records of a JSONL file, JSON array or table in file order. With `has_ids`, repeated ids are errors.
 
     parse: converts a JSON object to a record; raises ValueError for an invalid object
     Raises RecordError (file:line) for an invalid record, unless `tracker` skips it.
     """
     tracker = tracker or InputTracker()
-    return iter_valid(parse_rows(iter_json_rows(source, tracker), parse), source, tracker, id_of)
+    return iter_valid(parse_rows(iter_json_rows(source, tracker), parse), source, tracker, has_ids=has_ids)
 
 
 def read_passages(
@@ -89,14 +86,14 @@ def read_passages(
     side_files: files with further fields of the passages, written with `bare`; they are joined by id, line by line
     """
     tracker = tracker or InputTracker()
-    passages = iter_valid(iter_passages(source, tracker), source, tracker, _get_id)
+    passages = iter_valid(iter_passages(source, tracker), source, tracker, has_ids=True)
     return join_side_files(passages, source, side_files, tracker) if side_files else passages
 
 
 def read_queries(source: str, *, tracker: InputTracker | None = None) -> Iterator[Query]:
     """Yield the queries of a file in any format."""
     tracker = tracker or InputTracker()
-    return iter_valid(iter_queries(source, tracker), source, tracker, _get_id)
+    return iter_valid(iter_queries(source, tracker), source, tracker, has_ids=True)
 
 
 def read_examples(source: str, *, tracker: InputTracker | None = None) -> Iterator[Example]:
@@ -121,30 +118,31 @@ def read_predictions(source: str, *, tracker: InputTracker | None = None) -> Ite
 
 def read_expansions(source: str, *, tracker: InputTracker | None = None) -> Iterator[Expansion]:
     """Yield the query expansions of a JSONL file, as drtk expand-queries and rerank-queries write them."""
-    return read_records(source, parse_expansion, tracker=tracker, id_of=_get_id)
+    return read_records(source, parse_expansion, tracker=tracker, has_ids=True)
 
 
 def iter_valid(
     records: Iterable[tuple[int, Record | ValueError]],
     source: str,
     tracker: InputTracker,
-    id_of: Callable[[Record], str] | None = None,
+    *,
+    has_ids: bool = False,
 ) -> Iterator[Record]:
     """Yield the valid records; `tracker` skips or raises errors and repeated ids.
 
     records: (line number, record or error)
-    id_of: returns the id of a record, to find repeated ids in the first MAX_CHECKED_IDS records; None to allow them
+    has_ids: whether records have an `id`; repeated ids in the first MAX_CHECKED_IDS records are errors
     """
-    seen: set[int] | None = None if id_of is None else set()
+    seen: set[int] | None = set() if has_ids else None
     for number, record in records:
         if isinstance(record, ValueError):
             tracker.skip_line(source, number, record)
             continue
-        if seen is not None and id_of is not None:
-            count = len(seen)
-            seen.add(hash(id_of(record)))
+        if seen is not None:
+            id, count = record.id, len(seen)  # type: ignore[attr-defined]
+            seen.add(hash(id))
             if len(seen) == count:
-                tracker.skip_line(source, number, f"duplicate id '{id_of(record)}'")
+                tracker.skip_line(source, number, f"duplicate id '{id}'")
                 continue
             if count + 1 == MAX_CHECKED_IDS:
                 seen = None
@@ -214,14 +212,7 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
         elif glob(f"{escape(source)}/segments_*"):
             advice = f"drtk search {source} QUERIES"  # a Lucene index
         raise DrtkError(f"{source}: is a folder; expected a file; run `{advice}`")
-    if _is_candidates_file(source, tracker):
-        found = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "passages"), parse_passage)
-        yield from _iter_distinct(found)
-        return
-    parse_lines = partial(parse_passage_lines, name=get_source_name(source))
-    rows: ParsedRecords[Passage] = _iter_records_or_examples(
-        source, tracker, parse_lines, parse_passage, _iter_example_passages
-    )
+    rows: ParsedRecords[Passage] = _iter_texts(source, tracker, "passages", parse_passage, _iter_example_passages)
     for count, (number, passage) in enumerate(rows):
         if count == 0 and isinstance(passage, ValueError) and source.lower().endswith(_DOCUMENT_SUFFIXES):
             ids = " --field _id=COLUMN" if source.lower().endswith((".csv", ".json")) else ""
@@ -234,13 +225,7 @@ def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
 
     A query without an id gets a digest of its text as id; a repeated text also gets the suffix -2, -3, …
     """
-    if _is_candidates_file(source, tracker):
-        queries = parse_rows(parse_candidate_lines(tracker.iter_lines(source), "queries"), parse_query)
-        yield from _iter_distinct(queries)
-        return
-    rows: ParsedRecords[Query] = _iter_records_or_examples(
-        source, tracker, parse_query_lines, parse_query, _iter_example_queries
-    )
+    rows: ParsedRecords[Query] = _iter_texts(source, tracker, "queries", parse_query, _iter_example_queries)
     uses: dict[str, int] = {}
     for number, query in rows:
         if isinstance(query, Query) and query.id[:1] == "q" and query.id == make_id("q", query.text):
@@ -356,12 +341,13 @@ def iter_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
     """Yield the hits of a TREC run, of MS MARCO's ranked pairs or top-1000 candidates (score 1/rank), or of DPR's results."""
     if _is_json(source, tracker):
         yield from _iter_result_hits(source, tracker)
-    elif len((line := _peek_line(source, tracker)).split()) == 3:
-        if is_id_triple(line):
-            yield 1, ValueError("a triple of ids (query, positive, negative), not a hit; use `as` examples")
-            return
+        return
+    line = next(iter(_peek_lines(source, tracker)), b"")
+    if is_id_triple(line):
+        yield 1, ValueError("a triple of ids (query, positive, negative), not a hit; use `as` examples")
+    elif len(line.split()) == 3:
         yield from _iter_ranked_pairs(source, tracker)
-    elif _is_candidates_file(source, tracker):
+    elif is_candidate_line(line):
         yield from _iter_candidates(source, tracker)
     else:
         for block in iter_query_hits(source, tracker=tracker):
@@ -397,10 +383,6 @@ def _iter_triples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
         negatives[columns[2]] = None
 
 
-def _peek_line(source: str, tracker: InputTracker) -> bytes:
-    return next((line for line in tracker.peek(source).splitlines() if line.strip()), b"")
-
-
 def _detect_layout(source: str, tracker: InputTracker) -> Literal["lines", "array", "table"]:
     if is_table(source):
         return "table"
@@ -414,23 +396,36 @@ def _is_json(source: str, tracker: InputTracker) -> bool:
     )
 
 
-def _iter_records_or_examples(
+def _iter_texts(
     source: str,
     tracker: InputTracker,
-    parse_tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]],
+    kind: Literal["passages", "queries"],
     parse: Callable[[Row], Text],
     extract: Callable[[ParsedRecords[ParsedExample]], ParsedRecords[Text]],
 ) -> ParsedRecords[Text]:
-    if _detect_layout(source, tracker) == "lines":
-        lines = _peek_lines(source, tracker)
-        has_examples = _are_text_examples(lines)
-        if has_examples and parse_example_header(lines[0]) is None:
-            warn(
-                f"{get_source_name(source)}: read as training data (query, positive, negative); for a corpus, add a header such as id<TAB>title<TAB>text"
-            )
-        rows = _parse_lines(tracker.iter_lines(source), parse_example_lines if has_examples else parse_tsv)
-    else:
+    """Yield the passages or queries of a file, or the distinct ones of training data or MS MARCO's top-1000 candidates."""
+    if _detect_layout(source, tracker) != "lines":
         rows = iter_json_rows(source, tracker)
+    else:
+        head = _peek_lines(source, tracker)
+        lines: Iterator[tuple[int, bytes]] = dropwhile(lambda item: not item[1].strip(), tracker.iter_lines(source))
+        first = next(lines, (0, b""))
+        lines = chain([first], lines)
+        if _is_json_line(first[1]):
+            rows = parse_jsonl(lines)
+        elif is_candidate_line(first[1]):
+            yield from _iter_distinct(parse_rows(parse_candidate_lines(lines, kind), parse))
+            return
+        elif _are_text_examples(head):
+            if parse_example_header(first[1]) is None:
+                warn(
+                    f"{get_source_name(source)}: read as training data (query, positive, negative); for a corpus, add a header such as id<TAB>title<TAB>text"
+                )
+            rows = parse_example_lines(lines)
+        elif kind == "passages":
+            rows = parse_passage_lines(lines, name=get_source_name(source))
+        else:
+            rows = parse_query_lines(lines)
     buffered: list[tuple[int, Row | ValueError]] = []
     for number, row in rows:  # the first valid row decides whether this is training data
         buffered.append((number, row))
@@ -458,16 +453,6 @@ def parse_rows(rows: Iterator[ParsedRow], parse: Callable[[Row], Record]) -> Par
             yield number, record
         else:
             yield number, row  # type: ignore[misc]
-
-
-def _parse_lines(
-    lines: Iterator[tuple[int, bytes]], parse_tsv: Callable[[Iterator[tuple[int, bytes]]], Iterator[ParsedRow]]
-) -> Iterator[ParsedRow]:
-    for number, line in lines:
-        if not line.isspace() and line:
-            lines = chain([(number, line)], lines)
-            return parse_jsonl(lines) if _is_json_line(line) else parse_tsv(lines)
-    return iter(())
 
 
 def _is_json_line(line: bytes) -> bool:
@@ -522,10 +507,6 @@ def _iter_example_queries(examples: ParsedRecords[ParsedExample]) -> ParsedRecor
             yield number, ValueError(problem)
         else:
             yield number, parsed.query
-
-
-def _is_candidates_file(source: str, tracker: InputTracker) -> bool:
-    return _detect_layout(source, tracker) == "lines" and is_candidate_line(_peek_line(source, tracker))
 
 
 def _iter_distinct(records: ParsedRecords[Text]) -> ParsedRecords[Text]:

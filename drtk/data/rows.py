@@ -27,6 +27,7 @@ EXAMPLE_FIELDS = ("positives", "positive_passages", "positive_document_ids", "po
 ANCHORS = ("anchor", "query", "question")  # query of a pair or triplet of sentence-transformers
 NEGATIVE = re.compile(r"negative(_\d+)?")  # name of a negative there
 QUERY_IDS = ("_id", "id", "query_id", "qid")
+QUERY_TEXTS = ("text", "question", "query", "query_text")
 # (our name, TriviaQA's name): capitalized in the original files, lower case in the copy on the hub.
 _TRIVIAQA_NAMES = (("_id", "QuestionId"), ("_id", "question_id"), ("question", "Question"), ("answer", "Answer"))
 
@@ -219,7 +220,7 @@ def parse_query(row: Row) -> Query:
     if not has_id and ("text" in row or not ("question" in row or "query" in row)):
         raise ValueError(describe_missing_field(row, *QUERY_IDS))
     id = parse_id(take_field(row, *QUERY_IDS), "_id") if has_id else ""
-    text = parse_text(take_field(row, "text", "question", "query", "query_text"), "text")
+    text = parse_text(take_field(row, *QUERY_TEXTS), "text")
     metadata = take_metadata(row)
     answers = take_field(row, "answers", "answer") if "answers" in row or "answer" in row else None
     if answers is None and metadata is not None:

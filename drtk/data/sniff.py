@@ -10,9 +10,8 @@ from typing import Literal
 import orjson
 
 from drtk.data.json_arrays import iter_array_rows
-from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, Row, is_example, is_json_array
+from drtk.data.rows import PASSAGE_IDS, QUERY_IDS, QUERY_TEXTS, Row, is_example, is_json_array
 
-_QUERY_TEXT_FIELDS = ("text", "question", "query", "query_text")
 # Last column in a header of judgments.
 GRADE_NAMES = ("score", "rel", "relevance", "relevancy", "grade", "label", "judgment", "judgement")
 MAX_LINES = 10  # number of first lines that are read
@@ -130,8 +129,8 @@ def sniff_row(row: Row) -> str | None:
     if ("query_id" in row or "qid" in row) and "kind" in row and "text" in row:
         return EXPANSIONS
     if isinstance(row.get("answer", row.get("prediction")), str) and any(name in row for name in QUERY_IDS):
-        return QUERIES if any(name in row for name in _QUERY_TEXT_FIELDS) else PREDICTIONS
-    is_query = any(name in row for name in ("answers", "question", "query", "query_text"))
+        return QUERIES if any(name in row for name in QUERY_TEXTS) else PREDICTIONS
+    is_query = "answers" in row or any(name in row for name in QUERY_TEXTS if name != "text")
     is_passage = any(name in row for name in ("title", "contents", "docid"))
     if is_query or is_passage:
         return None if is_query and is_passage else QUERIES if is_query else PASSAGES

@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Literal
 
-from drtk.data.rows import ANCHORS, FAISS_ERROR, NEGATIVE, PASSAGE_IDS, QUERY_IDS, Row, is_faiss_index, make_id
+from drtk.data.rows import (
+    ANCHORS,
+    FAISS_ERROR,
+    NEGATIVE,
+    PASSAGE_IDS,
+    QUERY_IDS,
+    QUERY_TEXTS,
+    Row,
+    is_faiss_index,
+    make_id,
+)
 from drtk.data.sniff import are_names
 from drtk.runtime.progress import warn
 
@@ -17,7 +27,6 @@ ParsedRow = tuple[int, Row | ValueError]
 ParseColumns = Callable[[list[str]], Row]
 DPR_HEADER = ["id", "text", "title"]
 QRELS_HEADER = ["query-id", "corpus-id", "score"]
-_QUERY_TEXTS = ("text", "query", "question")  # names of the column of a query's text
 # Other names of the query, the positive and the negative in a header of training data; pos and neg are FlagEmbedding's.
 _EXAMPLE_NAMES = {"pos": "positive", "neg": "negative"} | dict.fromkeys(ANCHORS, "query")
 RENAME_EXAMPLES = "rename or remove columns; expected query<TAB>positive<TAB>negative"
@@ -36,7 +45,7 @@ def parse_passage_lines(lines: Iterator[NumberedLine], *, name: str) -> Iterator
         return _parse_quoted(lines)
     if names == QRELS_HEADER:
         return reject_lines(chain([first], lines), "is the header of judgments in BEIR's format; expected passages")
-    if are_names(columns) or _has_known_names(names, {"title", *_QUERY_TEXTS, *PASSAGE_IDS}):
+    if are_names(columns) or _has_known_names(names, {"title", *QUERY_TEXTS, *PASSAGE_IDS}):
         return _parse_lines_below(first, names, lines, PASSAGE_IDS, ("text",), ("title",))
     if len(columns) == 3 and len(columns[2]) > len(columns[1]):
         warn(
@@ -55,8 +64,8 @@ def parse_query_lines(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     columns = first[1].decode(errors="replace").split("\t")
     names = _read_names(columns)
     is_qa = len(columns) == 2 and unquote_field(columns[1].strip()).startswith("[")
-    if (are_names(columns) or _has_known_names(names, {*_QUERY_TEXTS, *QUERY_IDS})) and not is_qa:
-        return _parse_lines_below(first, names, lines, QUERY_IDS, _QUERY_TEXTS)
+    if (are_names(columns) or _has_known_names(names, {*QUERY_TEXTS, *QUERY_IDS})) and not is_qa:
+        return _parse_lines_below(first, names, lines, QUERY_IDS, QUERY_TEXTS)
     return _parse_lines(
         chain([first], lines), _parse_question if is_qa else _parse_pair if len(columns) == 2 else None, "2 (qid text)"
     )
