@@ -6,6 +6,7 @@ import csv
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, count, pairwise
 from pathlib import Path
 from typing import Any
@@ -314,10 +315,12 @@ def _decode_body(body: Any) -> str:
 NumberedRow = tuple[int | None, int, Row | ValueError]  # number for the id, or None for a single row; line; row
 
 
-def _parse_rows(rows: Iterable[NumberedRow], path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
+def _parse_table(
+    iter_rows: Callable[[Path], Iterable[NumberedRow]], path: Path, id: str, fields: FieldMap
+) -> Iterator[Parsed]:
     """Yield the documents of rows, and errors in place of invalid rows and of repeated ids."""
     seen: set[str] = set()
-    for number, line, row in rows:
+    for number, line, row in iter_rows(path):
         try:
             if isinstance(row, ValueError):
                 raise row
@@ -330,10 +333,6 @@ def _parse_rows(rows: Iterable[NumberedRow], path: Path, id: str, fields: FieldM
             yield RecordError(f"{path}:{line}", str(error))
             continue
         yield document
-
-
-def _parse_csv(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
-    yield from _parse_rows(_iter_csv_rows(path), path, id, fields)
 
 
 def _iter_csv_rows(path: Path) -> Iterator[NumberedRow]:
@@ -371,15 +370,12 @@ def _iter_csv_rows(path: Path) -> Iterator[NumberedRow]:
             yield number, line, row
 
 
-def _parse_json(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
-    """Yield the objects of a JSON array, or the object of the file."""
+def _iter_json_rows(path: Path) -> Iterable[NumberedRow]:
+    """Return the objects of a JSON array, or the object of the file."""
     data = path.read_bytes()
-    rows: Iterable[NumberedRow]
     if is_json_array(data[:64]):
-        rows = ((number, line, row) for number, (line, row) in enumerate(iter_array_rows([data]), start=1))
-    else:
-        rows = [(None, 1, _load_json(path, data))]
-    yield from _parse_rows(rows, path, id, fields)
+        return ((number, line, row) for number, (line, row) in enumerate(iter_array_rows([data]), start=1))
+    return [(None, 1, _load_json(path, data))]
 
 
 def _load_json(path: Path, data: bytes) -> Row:
@@ -393,10 +389,9 @@ def _load_json(path: Path, data: bytes) -> Row:
     return content
 
 
-def _parse_jsonl(path: Path, id: str, fields: FieldMap) -> Iterator[Parsed]:
+def _iter_jsonl_rows(path: Path) -> Iterable[NumberedRow]:
     lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    rows = parse_jsonl(enumerate(lines, start=1))
-    yield from _parse_rows(((number, number, row) for number, row in rows), path, id, fields)
+    return ((number, number, row) for number, row in parse_jsonl(enumerate(lines, start=1)))
 
 
 def _make_row_document(row: Row, id: str, fields: FieldMap) -> Passage:
@@ -439,9 +434,9 @@ PARSERS: dict[str, Parser] = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), _parse_html),
     ".pdf": _parse_pdf,
     ".docx": _parse_docx,
-    **dict.fromkeys((".csv", ".tsv"), _parse_csv),
-    ".json": _parse_json,
-    **dict.fromkeys((".jsonl", ".ndjson"), _parse_jsonl),
+    **dict.fromkeys((".csv", ".tsv"), partial(_parse_table, _iter_csv_rows)),
+    ".json": partial(_parse_table, _iter_json_rows),
+    **dict.fromkeys((".jsonl", ".ndjson"), partial(_parse_table, _iter_jsonl_rows)),
     ".eml": _parse_mail,
     ".mbox": _parse_mailbox,
     ".ipynb": _parse_notebook,
