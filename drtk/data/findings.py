@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heappushpop
+from heapq import heappush, heappushpop
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -108,8 +108,7 @@ class Findings:
         self.counts[check] = self.counts.get(check, 0) + 1
         places = self._kept.setdefault(check, [])
         if len(places) < self.show:
-            places.append((-line, message))
-            places.sort()  # a heap whose first entry is the last place in the file
+            heappush(places, (-line, message))  # the first entry is the last place in the file
         elif self.show:
             heappushpop(places, (-line, message))
 

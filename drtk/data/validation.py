@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby, islice, pairwise
 from pathlib import Path
+from typing import Any
 
 from drtk.data import readers, sniff
 from drtk.data.collection import iter_collection_files
@@ -21,7 +22,7 @@ from drtk.data.tables import is_table
 from drtk.data.trec import Judgments
 from drtk.data.tsv import parse_example_header
 from drtk.errors import DrtkError, RecordError, UsageError
-from drtk.records import Hit, Passage, Query, parse_document_id
+from drtk.records import Hit, parse_document_id
 from drtk.runtime.inputs import InputTracker
 from drtk.runtime.manifest import find_damage, read_manifest
 from drtk.runtime.progress import log
@@ -379,27 +380,26 @@ def _iter_texts(source: str, kind: str, queries: Mapping[str, str]) -> Iterator[
     kind: "passages", "examples", or "queries" for a file of queries or JSON examples
     """
     tracker = InputTracker(skip_bad=2**62)
-    record: Passage | Query | ParsedExample | ValueError
+    records: Iterator[tuple[int, Any]]
     if kind == "passages":
-        for line, record in readers.iter_passages(source, tracker):
-            if isinstance(record, Passage):
-                yield line, record.id, record.text
+        records = readers.iter_passages(source, tracker)
     elif kind == "queries" and not is_example(
         next((row for _, row in readers.iter_json_rows(source, InputTracker()) if isinstance(row, dict)), {})
     ):
-        for line, record in readers.iter_queries(source, tracker):
-            if isinstance(record, Query):
-                yield line, record.id, record.text
+        records = readers.iter_queries(source, tracker)
     else:
-        for line, record in readers.iter_examples(source, tracker):
-            if isinstance(record, ParsedExample):
-                id = record.example.query_id
-                text = record.query.text if record.query is not None else queries.get(id)
-                if text is None:
-                    raise DrtkError(
-                        f"{source}:{line}: the example has only the id of query '{id}'; `queries` with its text is required"
-                    )
-                yield line, id, text
+        records = readers.iter_examples(source, tracker)
+    for line, record in records:
+        if isinstance(record, ParsedExample):
+            id = record.example.query_id
+            text = record.query.text if record.query is not None else queries.get(id)
+            if text is None:
+                raise DrtkError(
+                    f"{source}:{line}: the example has only the id of query '{id}'; `queries` with its text is required"
+                )
+            yield line, id, text
+        elif not isinstance(record, ValueError):
+            yield line, record.id, record.text
 
 
 _CHECKERS: dict[str, Callable[[str, FindingsTracker, Findings, ReferenceFiles], None]] = {
