@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from glob import escape, glob
 from itertools import chain, dropwhile
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import orjson
 
@@ -42,6 +42,7 @@ from drtk.data.tsv import (
     RENAME_EXAMPLES,
     ParsedRow,
     are_text_triples,
+    decode_line,
     parse_candidate_lines,
     parse_example_header,
     parse_example_lines,
@@ -212,8 +213,8 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
         elif glob(f"{escape(source)}/segments_*"):
             advice = f"drtk search {source} QUERIES"  # a Lucene index
         raise DrtkError(f"{source}: is a folder; expected a file; run `{advice}`")
-    rows: ParsedRecords[Passage] = _iter_texts(source, tracker, "passages", parse_passage, _iter_example_passages)
-    for count, (number, passage) in enumerate(rows):
+    passages: ParsedRecords[Passage] = _iter_texts(source, tracker, "passages")
+    for count, (number, passage) in enumerate(passages):
         if count == 0 and isinstance(passage, ValueError) and source.lower().endswith(_DOCUMENT_SUFFIXES):
             ids = " --field _id=COLUMN" if source.lower().endswith((".csv", ".json")) else ""
             passage = ValueError(f"{passage}; run `drtk import {source}{ids}`")
@@ -225,9 +226,9 @@ def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
 
     A query without an id gets a digest of its text as id; a repeated text also gets the suffix -2, -3, …
     """
-    rows: ParsedRecords[Query] = _iter_texts(source, tracker, "queries", parse_query, _iter_example_queries)
+    queries: ParsedRecords[Query] = _iter_texts(source, tracker, "queries")
     uses: dict[str, int] = {}
-    for number, query in rows:
+    for number, query in queries:
         if isinstance(query, Query) and query.id[:1] == "q" and query.id == make_id("q", query.text):
             if not uses and (others := [name for name in query.extra if name.lower().endswith(("id", "number"))]):
                 warn(
@@ -396,14 +397,9 @@ def _is_json(source: str, tracker: InputTracker) -> bool:
     )
 
 
-def _iter_texts(
-    source: str,
-    tracker: InputTracker,
-    kind: Literal["passages", "queries"],
-    parse: Callable[[Row], Text],
-    extract: Callable[[ParsedRecords[ParsedExample]], ParsedRecords[Text]],
-) -> ParsedRecords[Text]:
+def _iter_texts(source: str, tracker: InputTracker, kind: Literal["passages", "queries"]) -> ParsedRecords[Any]:
     """Yield the passages or queries of a file, or the distinct ones of training data or MS MARCO's top-1000 candidates."""
+    parse: Callable[[Row], Any] = parse_passage if kind == "passages" else parse_query
     if _detect_layout(source, tracker) != "lines":
         rows = iter_json_rows(source, tracker)
     else:
@@ -432,7 +428,7 @@ def _iter_texts(
         if not isinstance(row, ValueError):
             rows = chain(buffered, rows)
             if is_example(row):
-                yield from _iter_distinct(extract(parse_rows(rows, parse_example_row)))
+                yield from _iter_distinct(_iter_example_texts(parse_rows(rows, parse_example_row), kind))
             else:
                 yield from parse_rows(rows, parse)
             return
@@ -487,26 +483,23 @@ def parse_jsonl(lines: Iterable[tuple[int, bytes]]) -> Iterator[ParsedRow]:
                 yield number, error
 
 
-def _iter_example_passages(examples: ParsedRecords[ParsedExample]) -> ParsedRecords[Passage]:
+def _iter_example_texts(
+    examples: ParsedRecords[ParsedExample], kind: Literal["passages", "queries"]
+) -> ParsedRecords[Any]:
+    """Yield the passages or the query of each training example."""
     for number, parsed in examples:
         if isinstance(parsed, ValueError):
             yield number, parsed
-        elif not parsed.passages and (parsed.example.positives or parsed.example.negatives):
-            problem = "the training data has ids without texts; expected a corpus, or examples with texts"
+            continue
+        texts: Sequence[Any] = parsed.passages
+        if kind == "queries":
+            texts = [] if parsed.query is None else [parsed.query]
+        if not texts and (kind == "queries" or parsed.example.positives or parsed.example.negatives):
+            expected = "a corpus" if kind == "passages" else "queries"
+            problem = f"the training data has ids without texts; expected {expected}, or examples with texts"
             yield number, ValueError(problem)
-        else:
-            yield from ((number, passage) for passage in parsed.passages)
-
-
-def _iter_example_queries(examples: ParsedRecords[ParsedExample]) -> ParsedRecords[Query]:
-    for number, parsed in examples:
-        if isinstance(parsed, ValueError):
-            yield number, parsed
-        elif parsed.query is None:
-            problem = "the training data has ids without texts; expected queries, or examples with texts"
-            yield number, ValueError(problem)
-        else:
-            yield number, parsed.query
+        for text in texts:
+            yield number, text
 
 
 def _iter_distinct(records: ParsedRecords[Text]) -> ParsedRecords[Text]:
@@ -575,14 +568,14 @@ def _iter_columns(
 ) -> Iterator[tuple[int, list[str] | ValueError]]:
     """Yield (line number, columns) of a file, split at white space or `separator`.
 
-    Blank lines are skipped. A line that is not UTF-8 or has another number of columns than `names` yields a ValueError.
+    Blank lines are skipped. A line that is not text or has another number of columns than `names` yields a ValueError.
     """
     count = len(names.split())
     for number, line in tracker.iter_lines(source):
         try:
-            columns = line.decode().split(separator)
-        except UnicodeDecodeError as error:
-            yield number, ValueError(f"not UTF-8 at byte {error.start + 1}")
+            columns = decode_line(line).split(separator)
+        except ValueError as error:
+            yield number, error
             continue
         if len(columns) == count:
             yield number, columns
