@@ -113,7 +113,7 @@ def _sniff_line(line: bytes) -> str | None:
         return RUN
     if len(columns) == 4 and _is_integer(columns[1]) and _is_integer(columns[3]):
         return JUDGMENTS
-    if len(columns) == 3 and columns[2].lower() in GRADE_NAMES and line.count(b"\t") in (0, 2):
+    if len(columns) == 3 and columns[2].strip('"').lower() in GRADE_NAMES and line.count(b"\t") in (0, 2):
         return JUDGMENTS
     if len(columns) == 3 and _is_integer(columns[2]):
         return RANKED
