@@ -291,8 +291,8 @@ def _format_floats(values: Iterable[float]) -> list[str]:
 def iter_qrel_lines(source: str, *, tracker: InputTracker) -> Iterator[tuple[int, Qrel]]:
     """Yield (line number, judgment) of BEIR's TSV (with or without header) or TREC's format, in file order.
 
-    Lines that begin with '#' are comments. Columns are unquoted if the header is quoted. Raises RecordError (file:line) for wrong columns or a grade that is not an
-    integer, unless `tracker` skips it.
+    Lines that begin with '#' are comments. Columns are unquoted if the header is quoted. Raises RecordError (file:line) for
+    wrong columns or a grade that is not an integer, unless `tracker` skips it.
     """
     beir: bool | None = None
     is_quoted = False
@@ -303,16 +303,8 @@ def iter_qrel_lines(source: str, *, tracker: InputTracker) -> Iterator[tuple[int
             columns = _split_columns(line)
             if beir is None:
                 beir = len(columns) == 3
-                names = [unquote_field(column).lower() for column in columns]
-                is_header = names[-1] in GRADE_NAMES
-                has_other_names = names[-1][:1].isalpha() and are_names(columns[:-1])
-                if len(columns) in (3, 4) and (is_header or has_other_names):
+                if _is_qrel_header(columns, f"{source}:{number}"):
                     is_quoted = columns[0].startswith('"')
-                    is_query = [name != "q0" and name.startswith(("q", "topic")) for name in names]
-                    is_document = names[0].startswith(("corpus", "doc", "passage", "pid"))
-                    if is_document or (is_query[1] and not is_query[0]) or not is_header:
-                        problem = f"is a header with other columns; rename and order them as '{' '.join(QRELS_HEADER)}'"
-                        raise RecordError(f"{source}:{number}", problem)
                     continue
             if is_quoted:
                 columns = [unquote_field(column) for column in columns]
@@ -321,6 +313,21 @@ def iter_qrel_lines(source: str, *, tracker: InputTracker) -> Iterator[tuple[int
             tracker.skip_line(source, number, _describe_line_error(error, line, number, "judgments"))
             continue
         yield number, qrel
+
+
+def _is_qrel_header(columns: list[str], place: str) -> bool:
+    """Return whether a first line is a header. Raises RecordError (`place`) if its columns are others or in another order."""
+    if len(columns) not in (3, 4):
+        return False
+    names = [unquote_field(column).lower() for column in columns]
+    has_grade = names[-1] in GRADE_NAMES
+    if not (has_grade or (names[-1][:1].isalpha() and are_names(columns[:-1]))):
+        return False
+    is_query = [name != "q0" and name.startswith(("q", "topic")) for name in names]
+    is_document = names[0].startswith(("corpus", "doc", "passage", "pid"))
+    if is_document or (is_query[1] and not is_query[0]) or not has_grade:
+        raise RecordError(place, f"is a header with other columns; rename and order them as '{' '.join(QRELS_HEADER)}'")
+    return True
 
 
 def parse_qrel_row(row: Row) -> Qrel:

@@ -158,6 +158,7 @@ HEADER = ":1: is a header with other columns; rename and order them as 'query-id
         ("q1,d1,2\n", ":1: expected 4 columns 'qid 0 docid grade', separated by tabs or spaces, got 1; replace commas"),
         ('{"query-id": "q1", "corpus-id": "d1"}\n', ":1: 'score' is missing"),
         ('{"_id": "q1", "text": "t"}\n', ":1: 'query-id' is missing .or query_id, qid, topic_id.; other"),
+        ("\x1c\n", ":1: expected 4 columns .*, got 0"),  # white space for str.split, but not for bytes
         ("q1\td1\t1\nq1\td 2\t1\n", ":2: expected 3 columns .*, got 4; remove white space from ids"),
     ],
 )
