@@ -60,6 +60,7 @@ Record = TypeVar("Record")
 Text = TypeVar("Text", Passage, Query)
 ParsedRecords = Iterator[tuple[int, Record | ValueError]]
 _DOCUMENT_SUFFIXES = (".md", ".txt", ".html", ".htm", ".pdf", ".docx", ".csv", ".json", ".eml", ".ipynb")
+_ID_ENDINGS = ("id", "number", "_no", "_num")  # of fields that are probably ids, such as queryId
 MAX_CHECKED_IDS = 10_000_000  # ids in memory to find duplicates, about 70 bytes each
 
 
@@ -230,7 +231,7 @@ def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
     uses: dict[str, int] = {}
     for number, query in queries:
         if isinstance(query, Query) and query.id[:1] == "q" and query.id == make_id("q", query.text):
-            if not uses and (others := [name for name in query.extra if name.lower().endswith(("id", "number"))]):
+            if not uses and (others := [name for name in query.extra if name.lower().endswith(_ID_ENDINGS)]):
                 warn(
                     f"{get_source_name(source)}: the ids are made from the texts, not from '{others[0]}'; "
                     "to use it, rename it to query_id"
