@@ -86,10 +86,12 @@ def commit(part: Path, final: Path, manifest: Mapping[str, Any] | None = None) -
     `part` must be flushed to disk. The manifest is written before the rename, so that `recover` can complete both.
     Raises OSError and DrtkError.
     """
-    if manifest is not None:
+    if manifest is None:
+        os.replace(part, final)
+    else:
         manifest = {**manifest, "bytes": part.stat().st_size}
         write_json(get_file_manifest_path(part), {**manifest, REPLACES: identify_file(final)})
-    _complete_commit(part, final, manifest)
+        _complete_commit(part, final, manifest)
     sync(final.parent)
 
 
@@ -102,10 +104,7 @@ def identify_file(output: Path) -> dict[str, int] | None:
     return {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
 
 
-def _complete_commit(part: Path, final: Path, manifest: Mapping[str, Any] | None) -> None:
-    if manifest is None:
-        os.replace(part, final)
-        return
+def _complete_commit(part: Path, final: Path, manifest: Mapping[str, Any]) -> None:
     get_file_manifest_path(final).unlink(missing_ok=True)  # it describes the file that is replaced
     if part.exists():
         os.replace(part, final)
@@ -127,13 +126,8 @@ def recover(final: Path) -> bool:
     """
     part = final.with_name(final.name + ".part")
     part_manifest = get_file_manifest_path(part)
-    if not part_manifest.exists() or not _resume_commit(part, final, part_manifest):
+    if not part_manifest.exists():
         return False
-    sync(final.parent)
-    return True
-
-
-def _resume_commit(part: Path, final: Path, part_manifest: Path) -> bool:
     finished = part if part.exists() else final
     with contextlib.suppress(FileNotFoundError), open(finished, "rb") as file:
         if not lock(file.fileno()):
@@ -147,6 +141,7 @@ def _resume_commit(part: Path, final: Path, part_manifest: Path) -> bool:
             if finished == part and identify_file(final) not in (None, replaces):
                 return False
             _complete_commit(part, final, manifest)
+            sync(final.parent)
             return True
     part_manifest.unlink(missing_ok=True)  # stale: the user removed or replaced the part
     return False

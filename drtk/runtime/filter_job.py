@@ -168,15 +168,6 @@ class FilterJob:
         """Complete the final renames of a run that was killed; return whether they were completed."""
         return is_replaceable(self.output) and recover(Path(self.output))
 
-    def _may_replace_final(self) -> bool:
-        """Return whether the interrupted run may replace the existing output."""
-        journal = Journal.load(self.journal_path)
-        return (
-            journal is not None
-            and journal.replaces is not None
-            and journal.replaces == identify_file(Path(self.output))
-        )
-
     def check(self) -> None:
         """Check the output before anything is read or loaded.
 
@@ -206,7 +197,11 @@ class FilterJob:
 
     def _check_existing_output(self) -> None:
         """Raise DrtkError if an output exists that this run may not replace."""
-        if Path(self.output).exists() and not self.force and not (self.resume and self._may_replace_final()):
+        final = Path(self.output)
+        if self.force or not final.exists():
+            return
+        journal = Journal.load(self.journal_path) if self.resume else None
+        if journal is None or journal.replaces != identify_file(final):
             raise DrtkError(f"{self.output}: exists already; `force` replaces it")
 
     def run(

@@ -104,19 +104,15 @@ def find_changed_files(
 
 
 def add_digest(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a JSON file with its digest added, to detect later changes."""
-    return {**content, MANIFEST_DIGEST: _compute_digest(content)}
+    """Return the content of a JSON file with the digest of its other entries, to detect later changes."""
+    entries = {name: value for name, value in content.items() if name != MANIFEST_DIGEST}
+    data = orjson.dumps(entries, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+    return entries | {MANIFEST_DIGEST: digest_bytes(data)}
 
 
 def is_changed(content: Mapping[str, Any]) -> bool:
     """Return whether the content of a JSON file was changed after `add_digest`."""
-    return bool(content.get(MANIFEST_DIGEST) != _compute_digest(content))
-
-
-def _compute_digest(content: Mapping[str, Any]) -> str:
-    entries = {name: value for name, value in content.items() if name != MANIFEST_DIGEST}
-    data = orjson.dumps(entries, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
-    return digest_bytes(data)
+    return add_digest(content) != content
 
 
 def hash_id(id: str) -> int:

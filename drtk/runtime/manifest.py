@@ -325,21 +325,14 @@ def check_outputs(outputs: Mapping[str, str | None], settings: Mapping[str, Any]
 def _find_paths(settings: Mapping[str, Any]) -> list[str]:
     settings_values = [value for name, value in settings.items() if name not in _NON_PATH_SETTINGS]
     values = [item for value in settings_values for item in (value if isinstance(value, (list, tuple)) else [value])]
-    paths = [value if _path_exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
-    return [value for value in paths if _path_exists(value) and not is_stream(value)]
+    paths = [value if os.path.exists(value) else value.partition("=")[2] for value in values if isinstance(value, str)]
+    return [value for value in paths if os.path.exists(value) and not is_stream(value)]
 
 
 def find_folders(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return manifest entries of the folders in `settings`, except the source of the records."""
     lookups = {name: value for name, value in settings.items() if name not in SOURCES}
     return [entry for entry in find_inputs(lookups) if "files" in entry]
-
-
-def _path_exists(name: str) -> bool:
-    try:
-        return bool(name) and os.path.exists(name)
-    except ValueError:  # a NUL character, so not a path
-        return False
 
 
 def _describe_input(path: str) -> dict[str, Any]:
