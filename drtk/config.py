@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from difflib import get_close_matches
 from importlib import resources
 from math import isnan
@@ -225,14 +225,9 @@ def strip_optional(kind: Any) -> Any:
     return kind
 
 
-def get_default(item: Any) -> Any:
-    """Return the default of a dataclass field; None without one."""
-    return None if item.default is MISSING else item.default
-
-
 def list_changed_fields(settings: Any) -> list[str]:
     """Return the names of the fields that differ from their default."""
-    return [item.name for item in fields(settings) if getattr(settings, item.name) != get_default(item)]
+    return [item.name for item in fields(settings) if getattr(settings, item.name) != item.default]
 
 
 def require_defaults(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 
 # Name -> its names in other tools, separated by spaces.
@@ -94,11 +94,7 @@ def explain_unknown_name(shown: str, name: str, known: Mapping[str, str], comman
     """
     if advice := ADVICE.get(command, {}).get(name):
         return f"no such option {shown}; {advice}"
-    similar = find_by_synonym(name, known) or get_close_matches(name, known, n=2, cutoff=0.75)
+    same = [item for item in known if name == item or name in SYNONYMS.get(item, "").split()]
+    similar = same or get_close_matches(name, known, n=2, cutoff=0.75)
     names = " or ".join(dict.fromkeys(known[item] for item in similar))
     return f"no such option {shown}; did you mean {names}?" if names else ""
-
-
-def find_by_synonym(name: str, names: Iterable[str]) -> list[str]:
-    """Return the settings among `names` that are called `name` here or in other tools."""
-    return [known for known in names if name == known or name in SYNONYMS.get(known, "").split()]

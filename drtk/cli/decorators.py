@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -98,11 +97,12 @@ def filter_command(
     flags += ["with_files"] * passages + ["bare"] * bare + ["data"] * data + ["shard"] * sharded + ["quiet", "verbose"]
 
     def make_job(name: str, output: str, settings: dict[str, Any], given: dict[str, Any]) -> FilterJob | FolderJob:
+        shard = parse_shard(given.get("shard", "1/1"))
         if model_parameter is not None and settings.get(model_parameter) is not None:
             flag = model_parameter.replace("_", "-")
             if given.get("bare") or given.get("with_files"):
                 raise UsageError(f"--{flag} writes a model; omit --bare and --with")
-            if parse_shard(given.get("shard", "1/1")) != WHOLE_INPUT:
+            if shard != WHOLE_INPUT:
                 raise UsageError(f"--{flag} writes a model; omit --shard")
             return _make_folder_job(name, "model", output, settings, given, TRAINING_MAY_DIFFER)
         if writes_embeddings(settings, output):
@@ -117,7 +117,7 @@ def filter_command(
             bare=given.get("bare", False),
             side_files=tuple(given.get("with_files") or ()),
             writes=writes,
-            shard=parse_shard(given.get("shard", "1/1")),
+            shard=shard,
             tracker=InputTracker(skip_bad=given["skip_bad"]),
         )
 
@@ -236,7 +236,7 @@ def _add_common_options(
                     is_empty = checkpoints.is_dir() and not any(checkpoints.iterdir())
                     hint = "restarts it: no checkpoint was saved (`save_steps`)" if is_empty else "continues it"
                     INTERRUPT_HINTS.append(f"{output} is unfinished; `resume` {hint}")
-            if not isinstance(error, OSError) or error.filename or error.errno == errno.EPIPE:
+            if not isinstance(error, OSError) or error.filename:
                 raise
             # The error of a full disk has no file name; numpy's has no errno either.
             raise DrtkError(f"{output}: {error.strerror or error}") from error

@@ -160,7 +160,6 @@ class _Commands(Group):
 app = typer.Typer(
     name="drtk",
     cls=_Commands,
-    help="Composable Unix-style tools for dense retrieval: each command reads and writes JSONL, runs or index folders.",
     epilog="Start with: drtk import, chunk, index, search (docs/tutorial.md).",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -13,10 +13,10 @@ import typer
 
 from drtk.config import (
     CONTROL,
+    EVALUATION,
     HARDWARE,
     INPUT,
     METHOD,
-    get_default,
     get_flag,
     list_preset_names,
     load_preset,
@@ -26,7 +26,7 @@ from drtk.config import (
 )
 from drtk.errors import UsageError
 from drtk.option_names import explain_unknown_name
-from drtk.runtime.progress import OPTION_NAMES, set_verbosity
+from drtk.runtime.progress import OPTION_NAMES
 
 INTERRUPT_HINTS: list[str] = []  # what can be resumed, printed after the command was interrupted
 NOT_AN_INTEGER = "is not a whole number (a thousand is 1000 or 1_000)"
@@ -67,6 +67,12 @@ Answers = Annotated[
 ]
 Device = Annotated[
     str, make_option("--device NAME", "Device: auto, cpu, cuda, mps; or cuda:N, not in training.", panel=HARDWARE)
+]
+DevFolder = Annotated[
+    str,
+    make_option(
+        "--dev DIR", "BEIR folder, irds:ID or hf:NAME to select the best checkpoint by nDCG@10.", panel=EVALUATION
+    ),
 ]
 WithFiles = Annotated[
     list[str] | None,
@@ -135,7 +141,6 @@ def with_settings(
 
         @functools.wraps(function)
         def wrapper(*args: Any, **given: Any) -> Any:
-            set_verbosity(quiet=given["quiet"], verbose=given["verbose"])
             OPTION_NAMES.update({item.name: get_flag(item) for item in declared.values()})
             chosen = {item.name: given[item.name] for item in options}
             given = {key: value for key, value in given.items() if key not in chosen or key in shared}
@@ -230,11 +235,10 @@ def _check_changes(changes: Sequence[str], command: str, classes: Sequence[type]
 
 def _make_parameter(item: Any, kind: Any, panel: str) -> inspect.Parameter:
     flags = ["-k", "--depth"] if item.name == "depth" else [get_flag(item)]
-    default = get_default(item)
     plain = strip_optional(kind)
     if plain is bool:
         flags[-1] = f"{flags[-1]}/--no-{flags[-1].removeprefix('--')}"
-    shown = format_default(default, plain)
+    shown = format_default(item.default, plain)
     help = item.metadata["help"]
     if shown and "[default:" not in help:
         help += f" [default: {shown}]"

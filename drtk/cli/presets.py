@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from drtk.cli.decorators import plain_command
 from drtk.cli.main import COMMANDS, load_functions
 from drtk.cli.options import format_default, make_argument, make_option
-from drtk.config import Preset, get_default, get_flag, list_preset_names, load_preset, merge_settings, strip_optional
+from drtk.config import Preset, get_flag, list_preset_names, load_preset, merge_settings, strip_optional
 from drtk.data.findings import format_count
 from drtk.errors import UsageError
 
@@ -87,10 +87,10 @@ def _describe_fields(command: str) -> Iterator[str]:
     for settings in getattr(functions[command], "settings_classes", ()):
         hints = get_type_hints(settings)
         for item in fields(settings):
-            kind, default = strip_optional(hints[item.name]), get_default(item)
-            shown = format_default(default, kind) or "-"
-            if kind is bool and default is not None:
-                shown = str(default).lower()
+            kind = strip_optional(hints[item.name])
+            shown = format_default(item.default, kind) or "-"
+            if kind is bool and item.default is not None:
+                shown = str(item.default).lower()
             rows.append((item.name, _format_type(kind), shown, get_flag(item).partition(" ")[0], item.metadata["help"]))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:

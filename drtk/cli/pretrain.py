@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from drtk.cli.decorators import TRAINING_MAY_DIFFER, folder_command
-from drtk.cli.options import Device, Seed, make_argument, make_option, with_settings
+from drtk.cli.options import DevFolder, Device, Seed, make_argument, make_option, with_settings
 from drtk.config import CONTROL, EVALUATION, METHOD, TRAINING
 from drtk.pretraining.config import PretrainSettings
 from drtk.runtime.folder_job import FolderJob
@@ -46,12 +46,7 @@ def pretrain(
             "--drop NAME", "Remove an objective or a group of objectives from the preset; repeatable.", panel=METHOD
         ),
     ] = None,
-    dev: Annotated[
-        str | None,
-        make_option(
-            "--dev DIR", "BEIR folder, irds:ID or hf:NAME to select the best checkpoint by nDCG@10.", panel=EVALUATION
-        ),
-    ] = None,
+    dev: DevFolder | None = None,
     dev_sts: Annotated[
         str | None,
         make_option(

@@ -55,7 +55,13 @@ def rerank(
     drtk rerank bm25.run --model crossencoder --corpus corpus.jsonl --queries queries.jsonl -o reranked.run
     drtk rerank bm25.run --model crossencoder --depth 100 --corpus corpus.jsonl --queries queries.jsonl --save-vectors vectors
     """
-    from drtk.data.checks import check_run, check_same_corpus, warn_of_other_kind
+    from drtk.data.checks import (
+        check_run,
+        check_same_corpus,
+        describe_missing_texts,
+        warn_if_texts_missing,
+        warn_of_other_kind,
+    )
     from drtk.models.model_folder import is_list_reranker, resolve_model_folder
 
     check_run(source)
@@ -79,37 +85,21 @@ def rerank(
         raise UsageError(
             "--vectors requires an HLATR model; use --save-vectors to write the vectors of a cross-encoder"
         )
-    _rerank_pairs(source, model, corpus, queries, save_vectors, device, settings, runner_settings, job)
-
-
-def _rerank_pairs(
-    run: str,
-    model: str,
-    corpus: str,
-    queries: str,
-    vectors: str | None,
-    device: str,
-    settings: RerankSettings,
-    runner_settings: RunnerSettings,
-    job: FilterJob,
-) -> None:
-    from drtk.data.checks import describe_missing_texts, warn_if_texts_missing
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_queries
     from drtk.models.cross_encoder import resolve_title_format
-    from drtk.models.model_folder import resolve_model_folder
     from drtk.retrieval.rerank import RunReranker, read_ranking_texts
     from drtk.runtime.runners import map_batches
 
     title = resolve_title_format(model, settings.title, strict=True)
-    job.lookups = (corpus, str(resolve_model_folder(model)))
+    job.lookups = (corpus, str(folder))
     texts = {query.id: query.text for query in read_queries(queries, tracker=job.tracker)}
     depth = settings.depth or DEFAULT_DEPTH
     job.counts[SCORED] = {"depth": depth}
     store = CorpusStore.open(corpus)
-    records = read_ranking_texts(run, queries=texts, corpus=store, depth=depth, title=title, tracker=job.tracker)
-    arguments = (model, settings, device, settings.logits, settings.tag, vectors is not None)
-    writer = None if vectors is None else _VectorWriter(vectors, model, settings.vector_dtype, job)
+    records = read_ranking_texts(source, queries=texts, corpus=store, depth=depth, title=title, tracker=job.tracker)
+    arguments = (model, settings, device, settings.logits, settings.tag, save_vectors is not None)
+    writer = None if save_vectors is None else _VectorWriter(save_vectors, model, settings.vector_dtype, job)
     job.batch_size = BATCH_SIZE if writer is None else BATCH_SIZE_WITH_VECTORS
     job.find_problem = lambda _: describe_missing_texts(job.counts, corpus)
 

@@ -312,7 +312,8 @@ def _show_term_weights(
         islice(read_passages(path, side_files=with_files), count), top=top, tokenizer=tokenizer
     )
     if html is None:
-        for line in format_for_terminal(passages, color=_use_color()):
+        use_color = "FORCE_COLOR" in os.environ or (sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+        for line in format_for_terminal(passages, color=use_color):
             sys.stdout.write(line + "\n")
         return
     with Output(html) as page:
@@ -331,7 +332,3 @@ def _show_model_inputs(path: str, preset: str, **options: Any) -> None:
         raise UsageError(f"preset '{preset}' sets options of drtk {loaded.command}; choose a preset of pretrain")
     for line in preview_slots(path, loaded.content | {"name": preset}, **options):
         sys.stdout.write(line + "\n")
-
-
-def _use_color() -> bool:
-    return "FORCE_COLOR" in os.environ or (sys.stdout.isatty() and "NO_COLOR" not in os.environ)

@@ -157,11 +157,9 @@ def _describe_model(start: StartModel, settings: GeneratorConfig) -> dict[str, A
     from drtk.models.generator_input import INPUT_ENTRY
 
     about: dict[str, Any] = {INPUT_ENTRY: to_dict(start.input_format), "architecture": start.architecture}
-    return about | (
-        {}
-        if settings.expansion_type is None
-        else {EXPANDS: settings.expansion_type, "target_length": settings.target_length}
-    )
+    if settings.expansion_type is not None:
+        about |= {EXPANDS: settings.expansion_type, "target_length": settings.target_length}
+    return about
 
 
 @with_settings(GeneratorConfig, preset=True)

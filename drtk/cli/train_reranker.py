@@ -82,6 +82,7 @@ def train_reranker(
     settings.check()
     from drtk.data.checks import check_examples, check_first_record, check_run, check_same_corpus, warn_of_other_kind
     from drtk.data.readers import read_examples, read_passages, read_queries
+    from drtk.models.model_folder import resolve_model_folder
     from drtk.training.preflight import check_training_inputs
 
     files = (examples, queries, vectors, qrels, dev, dev_run, settings.dev_vectors)
@@ -91,10 +92,7 @@ def train_reranker(
     else:
         check_examples(examples)
         warn_of_other_kind(passages=corpus, queries=queries)
-    if model is not None:
-        from drtk.models.model_folder import resolve_model_folder
-
-        resolve_model_folder(model)
+        resolve_model_folder(str(model))
     probe = None if dev is None or dev_run is None else _build_probe(dev, dev_run, settings, job)
     if hlatr:
         _train_on_lists(examples, str(vectors), str(qrels), dev, probe, seed, device, settings, job)

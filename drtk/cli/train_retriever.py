@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from drtk.cli.decorators import TRAINING_MAY_DIFFER, folder_command
 from drtk.cli.options import (
     Corpus,
+    DevFolder,
     Device,
     Folder,
     Queries,
@@ -19,7 +20,6 @@ from drtk.cli.options import (
     make_option,
     with_settings,
 )
-from drtk.config import EVALUATION
 from drtk.errors import UsageError
 from drtk.runtime.folder_job import FolderJob
 from drtk.training.config import RetrieverConfig
@@ -38,12 +38,7 @@ def train_retriever(
     output: Folder,
     corpus: Corpus | None = None,
     queries: Queries | None = None,
-    dev: Annotated[
-        str | None,
-        make_option(
-            "--dev DIR", "BEIR folder, irds:ID or hf:NAME to select the best checkpoint by nDCG@10.", panel=EVALUATION
-        ),
-    ] = None,
+    dev: DevFolder | None = None,
     skip_corpus_check: SkipCorpusCheck = False,
     seed: Seed = 42,
     device: Device = "auto",
