@@ -255,9 +255,7 @@ class FilterJob:
                 yield batch
 
         with (
-            closing(
-                work(iter_batches())
-            ) as results,  # before the progress bar starts a thread, because `work` may fork
+            closing(work(iter_batches())) as results,  # before the progress bar starts a thread: `work` may fork
             Output(
                 self.output,
                 append_at=journal.offset if journal.records else None,

@@ -20,9 +20,8 @@ from drtk.runtime.runners import BatchFunction, Report, RunnerSettings, iter_bat
 # Largest number of batches in a Ray dataset, and their size in bytes; this bounds memory for long streams.
 # Actors are started again for each dataset, so a smaller number would be slower.
 MAX_BATCHES, MAX_BYTES = 512, 1 << 30
-BATCHES_PER_CALL = (
-    4  # at most; a worker prepares the next batch of a call while it processes one; a lost worker's call is repeated
-)
+# At most. A worker prepares the next batch of a call while it processes one; a lost worker's call is repeated.
+BATCHES_PER_CALL = 4
 
 
 class RayWorker:

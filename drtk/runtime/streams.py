@@ -198,12 +198,10 @@ def convert_read_errors(place: Callable[[], str]) -> Iterator[None]:
         yield
     except EOFError as error:
         raise RecordError(place(), f"compressed data ends early; {_DAMAGE_ADVICE}") from error
-    except zlib.error as error:
+    except (zlib.error, gzip.BadGzipFile) as error:
         raise RecordError(place(), f"damaged gzip data; {_DAMAGE_ADVICE}") from error
     except OSError as error:
-        if error.errno is None:  # gzip.BadGzipFile
-            raise RecordError(place(), f"damaged gzip data; {_DAMAGE_ADVICE}") from error
-        raise DrtkError(f"{place()}: {error.strerror}") from error
+        raise DrtkError(f"{place()}: {error.strerror or error}") from error
     except Exception as error:
         if type(error).__name__ == "ZstdError":  # compared by name, as zstandard may not be imported
             raise RecordError(place(), f"damaged zstd data; {_DAMAGE_ADVICE}") from error
