@@ -40,7 +40,6 @@ def continue_text(
     from drtk.expansion.generate import CONTINUATIONS, PassageExpander
     from drtk.runtime.runners import run_filter
 
-    settings.check()
     passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
     run_filter(
         passages,

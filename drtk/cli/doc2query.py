@@ -42,7 +42,6 @@ def doc2query(
     from drtk.expansion.keep_queries import QUERIES
     from drtk.runtime.runners import run_filter
 
-    settings.check()
     passages = read_passages(source, tracker=job.tracker, side_files=job.side_files)
     run_filter(
         passages, job, PassageExpander, model, settings, seed, device, QUERIES, job.bare,

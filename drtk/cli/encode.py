@@ -44,7 +44,6 @@ def encode(
     from drtk.runtime.sharding import parse_shard
 
     part = parse_shard(shard)
-    settings.check()
     if not is_endpoint(model):
         resolve_model_folder(model)
     check_first_record(source, read_queries if role == "query" else read_passages, job.tracker)

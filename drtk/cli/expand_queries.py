@@ -56,7 +56,6 @@ def expand_queries(
         raise UsageError("--model and --from-run cannot be combined; give one")
     if (corpus is None) != (from_run is None):
         raise UsageError("--corpus and --from-run must be given together")
-    settings.check()
     settings.check_options(from_run=from_run is not None)
     if model is not None:
         _generate_candidates(source, model, seed, device, settings, runner_settings, job)

@@ -35,7 +35,6 @@ def init_model(
     from drtk.runtime.progress import track
     from drtk.runtime.streams import count_lines
 
-    settings.check()
     passages = track(
         read_passages(source, tracker=job.tracker, side_files=job.side_files),
         "init-model",

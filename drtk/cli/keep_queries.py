@@ -43,7 +43,6 @@ def keep_queries(
         records = read_passages(source, tracker=job.tracker, side_files=job.side_files)
         return iter_with_queries(records, source, job.tracker, scored=not settings.scorer)
 
-    settings.check()
     if settings.keep is not None:
         job.tracker.copy_streams(source, *job.side_files)
         job.counts["min_score"] = find_min_score(read(), settings.keep)

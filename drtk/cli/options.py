@@ -123,7 +123,7 @@ def set_signature(wrapper: Callable[..., Any], parameters: list[inspect.Paramete
 def with_settings(
     settings: type, *, preset: bool = False, name: str = "settings", recipe: str | None = None, panel: str = METHOD
 ) -> Callable[..., Any]:
-    """Add an option for each field of `settings`; the command receives the merged object as `name`.
+    """Add an option for each field of `settings`; the command receives the merged object as `name`, after its `check`, if any.
 
     preset: add --preset, whose settings the options override; the class is stored as attribute `preset_settings`
     recipe: the parameter that receives the content of the preset's file; --preset is then required
@@ -167,9 +167,12 @@ def with_settings(
                     given[recipe] = loaded.content | {"name": recipe_name}
             elif recipe is not None:
                 raise UsageError("--preset is required; give a preset (see drtk presets) or a .toml file")
-            given[name] = merge_settings(
+            merged: Any = merge_settings(
                 settings, base, chosen | changes, preset_name=f"preset {recipe_name}", other_options=given
             )
+            if hasattr(merged, "check"):
+                merged.check()
+            given[name] = merged
             return function(*args, **given)
 
         wrapper.settings_classes = classes  # type: ignore[attr-defined]

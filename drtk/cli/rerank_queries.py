@@ -51,7 +51,6 @@ def rerank_queries__label(
     from drtk.retrieval.search import PassageSearcher
     from drtk.runtime.manifest import describe_folder
 
-    settings.check()
     searching = SearchSettings(k1=settings.k1, b=settings.b, threads=settings.threads)
     texts = PassageSearcher(index, corpus=corpus, settings=searching)
     questions = load_queries(queries, job.tracker)
@@ -104,7 +103,6 @@ def rerank_queries__train(
     drtk rerank-queries train labels.jsonl --queries questions.jsonl --preset ear-ri --model deberta-v3-base -o scorer
     drtk rerank-queries train labels.jsonl --queries questions.jsonl --model bert-base-uncased --dev dev.jsonl -o scorer
     """
-    settings.check()
     devs = _parse_by_kind("--dev", dev or [])
     if "" in devs and len(devs) > 1:
         raise UsageError("--dev: give one FILE, or KIND=FILE for each kind")
@@ -243,7 +241,6 @@ def rerank_queries__apply(
     from drtk.query_expansion.rerank import select_queries
     from drtk.runtime.progress import warn
 
-    settings.check()
     models = _parse_by_kind("--model", model or [])
     if settings.select == "scorer" and not models:
         raise UsageError("--select scorer, the default, requires --model")

@@ -79,7 +79,6 @@ def train_reranker(
         raise UsageError("`dev` and `dev_run` must be given together")
     if hlatr and skip_corpus_check:
         raise UsageError("`skip_corpus_check` cannot be combined with `kind=hlatr`; omit it")
-    settings.check()
     from drtk.data.checks import check_examples, check_first_record, check_run, check_same_corpus, warn_of_other_kind
     from drtk.data.readers import read_examples, read_passages, read_queries
     from drtk.models.model_folder import resolve_model_folder

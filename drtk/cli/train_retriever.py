@@ -58,7 +58,6 @@ def train_retriever(
 
     for name in (settings.loss, settings.contrastive):
         RETRIEVER_LOSSES.check_name(name)
-    settings.check()
     if corpus is None or queries is None:
         option = "corpus" if corpus is None else "queries"
         kind = "passages" if corpus is None else "queries"
