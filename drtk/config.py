@@ -260,7 +260,7 @@ class Preset:
     summary: str
     settings: dict[str, Any]
     text: str
-    content: dict[str, Any] = field(default_factory=dict)
+    content: dict[str, Any]
 
     def check_keys(self) -> None:
         """Raise UsageError for a key other than command, summary and settings. Only presets of `pretrain` have others."""

@@ -218,11 +218,11 @@ def search_and_print(
 
 def _iter_stdin_lines() -> Iterator[str]:
     """Yield the lines of stdin as they arrive, except blank lines."""
-    from drtk.runtime.streams import iter_raw_lines
+    from drtk.runtime.streams import read_lines
 
-    for number, line in enumerate(iter_raw_lines(sys.stdin.buffer, "<stdin>"), start=1):
+    for number, line in read_lines(sys.stdin.buffer, "<stdin>"):
         try:
-            text = " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split())
+            text = " ".join(line.decode().split())
         except UnicodeDecodeError as error:
             raise RecordError(f"<stdin>:{number}", "not UTF-8; encode queries as UTF-8") from error
         if text:
