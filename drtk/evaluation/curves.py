@@ -51,7 +51,7 @@ class Curve:
 
 
 def describe_loss(loss: Curve) -> str:
-    """Return a sentence that compares the means of the first and last quarter of the losses; single losses are noisy."""
+    """Return a sentence that compares the means of the first and last quarter of the losses, or says that there are too few; single losses are noisy."""
     steps = f"{loss.steps[-1]:,} steps"
     if len(loss.values) < MIN_TREND_VALUES:
         return f"The training log has too few losses for a trend ({len(loss.values)} in {steps})."

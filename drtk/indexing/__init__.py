@@ -7,7 +7,7 @@ from drtk.registry import Registry
 # An index is a class with the attribute `reads`, the methods `search` and `__len__`, and two class methods:
 #   open(folder, settings) returns the index in a folder.
 #   build(…) writes the index into an existing folder. With `reads` "passages", its arguments are (passages, folder, settings),
-#   and it returns the number of indexed passages; `tunable` says whether k1 and b affect the scores. With `reads` "vectors",
+#   and it returns the number of indexed passages; `tunable` (False without it) says whether k1 and b affect the scores. With `reads` "vectors",
 #   its arguments are (vectors, folder, settings, *, kind), with vectors a `Vectors`, and it returns entries for the manifest;
 #   check_vectors(vectors, settings, *, kind) raises UsageError if it cannot be built.
 # search(queries, k) returns the top k (id, score) of each query, a text or a row of a matrix (queries, dimension), by score,

@@ -80,12 +80,12 @@ class ExactIndex:
         """Copy the vectors into `folder`; return {"dtype": stored dtype, "full": whether exact copies are stored too}."""
         stored = vectors.dtype
         dtype = settings.vector_dtype or str(stored)
-        RankedIds.write(vectors.iter_ids(), folder)
-        with Progress("index", total=len(vectors), unit="vectors") as progress:
-            vectors.store(folder / VECTORS, dtype, progress=progress)
         full = settings.full and np.dtype(dtype).itemsize < stored.itemsize
-        if full:
-            vectors.store(folder / FULL, str(stored))
+        with Progress("index", total=len(vectors), unit="vectors") as progress:
+            RankedIds.write(vectors.iter_ids(), folder)
+            vectors.store(folder / VECTORS, dtype, progress=progress)
+            if full:
+                vectors.store(folder / FULL, str(stored))
         return {"dtype": dtype, "full": full}
 
     @classmethod

@@ -82,26 +82,26 @@ class FaissIndex:
         """
         factory = make_factory_string(kind, settings, len(vectors))
         index = _make_index(factory, vectors.dimension)
-        RankedIds.write(vectors.iter_ids(), folder)
         if settings.threads:
             faiss.omp_set_num_threads(settings.threads)
         graph = _cast_to_hnsw(index)
         if graph is not None:
             graph.hnsw.efConstruction = settings.ef_construction
+        full = settings.full and EXACT_STORE.fullmatch(factory) is None
         with Progress("index", total=len(vectors), unit="vectors") as progress:
+            RankedIds.write(vectors.iter_ids(), folder)
             if not index.is_trained:
                 index = _build_on_gpu(index, vectors, settings, factory, progress)
             if not index.is_trained:
                 _train_index(index, vectors, settings, factory)
             if not index.ntotal:
                 _add_vectors(index, vectors, progress)
-        try:
-            faiss.write_index(index, str(folder / INDEX_FILE))
-        except RuntimeError as error:
-            raise DrtkError(f"{folder / INDEX_FILE}: cannot be written: {_shorten_message(error)}") from error
-        full = settings.full and EXACT_STORE.fullmatch(factory) is None
-        if full:
-            vectors.store(folder / FULL, str(vectors.dtype))
+            try:
+                faiss.write_index(index, str(folder / INDEX_FILE))
+            except RuntimeError as error:
+                raise DrtkError(f"{folder / INDEX_FILE}: cannot be written: {_shorten_message(error)}") from error
+            if full:
+                vectors.store(folder / FULL, str(vectors.dtype))
         entries = {"factory": factory, "full": full}
         write_json(folder / FACTS_FILE, entries)
         return entries

@@ -171,7 +171,7 @@ _MAX_WORD_LENGTH = 255  # Lucene splits longer words
 
 
 def read_impacts(fields: Mapping[str, Any]) -> dict[str, int]:
-    """Return the positive impacts by word in the fields of a passage, without words longer than 255 characters.
+    """Return {word: positive impact} from the JSON fields of a passage, without words longer than 255 characters.
 
     Raises ValueError if the impacts are missing or not integers up to 65,535, or a word is empty or has white space.
     """

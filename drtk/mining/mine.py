@@ -265,7 +265,7 @@ class Miner:
         """Count, for each source, the queries with a judged document among its hits or among the positives
         read from training examples.
 
-        The numbers are part of `counts`, because a resumed run restores `counts` and skips the earlier queries.
+        The numbers are part of `queries.counts`, because a resumed run restores it and skips the earlier queries.
         """
         if self.queries.judgments is None:
             return
@@ -484,7 +484,7 @@ def _add_content_filters(
 def explain_no_examples(counts: Mapping[str, Any]) -> str:
     """Return the error message for an empty output, with the numbers of skipped queries and of rejected candidates by reason.
 
-    counts: the counters of `Miner`
+    counts: the counters of the job
     """
     reasons = [name for name in (WITHOUT_ANSWERS, WITHOUT_POSITIVES, WITHOUT_NEGATIVES) if counts.get(name)]
     why = ", ".join(f"{counts[name]:,} {name}" for name in reasons)

@@ -246,7 +246,7 @@ class QueryStream:
     vectors. Queries that another source contains in a different order are buffered in memory. The caller searches the
     indexes with `indexes.search`.
 
-    counts: counters, updated in place: skipped queries, and those of `Miner`
+    counts: counters of this class and of `Miner`, updated in place
     corpus: None: do not check ids
     judgments: None if positives come from training examples or answers
     allow_unjudged: also yield queries without judgments, whose positives come from answers

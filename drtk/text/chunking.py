@@ -164,9 +164,13 @@ class Chunker:
         A document with headings is split into sections first (see `split_sections`).
         """
         settings = self._settings
-        parts = [(document, section) for document in documents for section in self._split_sections(document)]
+        parts = [
+            (at, document, section)
+            for at, document in enumerate(documents)
+            for section in self._split_sections(document)
+        ]
         texts, spans = [], []
-        for document, section in parts:
+        for _, document, section in parts:
             text, areas = normalize_whitespace(
                 document.text if section is None else document.text[section.begin : section.end],
                 paragraphs=section is not None if settings.paragraphs is None else settings.paragraphs,
@@ -188,12 +192,12 @@ class Chunker:
                     sentences,
                     list(islice(lengths, len(sentences))),
                 )
-                for (document, section), text, sentences in zip(parts, texts, spans, strict=True)
+                for (_, document, section), text, sentences in zip(parts, texts, spans, strict=True)
             ]
-        chunks: dict[int, list[tuple[str, str, Metadata]]] = {id(document): [] for document in documents}
-        for (document, section), text, passage_spans in zip(parts, texts, passages, strict=True):
-            chunks[id(document)] += self._make_chunks(document, section, text, passage_spans)
-        return [list(self._make_passages(document, chunks[id(document)])) for document in documents]
+        chunks: list[list[tuple[str, str, Metadata]]] = [[] for _ in documents]
+        for (at, document, section), text, passage_spans in zip(parts, texts, passages, strict=True):
+            chunks[at] += self._make_chunks(document, section, text, passage_spans)
+        return [list(self._make_passages(*pair)) for pair in zip(documents, chunks, strict=True)]
 
     def _split_sections(self, document: Passage) -> list[Section] | list[None]:
         headings = get_headings(document)

@@ -38,7 +38,8 @@ def write_index(
     """Index all nonempty passages; return their number. Warns if empty passages are not indexed.
 
     make_row: returns the JSON object of a passage, or None if it is empty
-    set_index_arguments: sets arguments of IndexCollection; threads: 0 for all cores
+    set_index_arguments: sets arguments of IndexCollection
+    threads: 0: all cores
     Passages are first written to temporary JSON files in `folder`, one per thread.
     Raises DrtkError if all passages are empty or Lucene did not index every passage, MismatchError for a duplicate id,
     RecordError for invalid Unicode.

@@ -201,7 +201,7 @@ class ImpactIndex(LuceneSearcher):
     def build(cls, passages: Iterable[Passage], folder: Path, settings: BM25IndexSettings) -> int:
         """Index the field `impacts` of every passage; return the number of passages with impacts.
 
-        passages: with impacts that `read_impacts` returned
+        passages: their field `impacts` comes from `read_impacts`
         Raises UsageError for settings that only other types support, and the errors of `write_index`.
         """
         stopwords = _choose_stopwords(settings)

@@ -202,6 +202,13 @@ def test_contradictory_options_are_rejected(more, message, folder, capfd):
     assert not (folder / "i").exists()
 
 
+def test_passages_without_impacts_are_reported(folder, capfd):
+    write_rows(folder / "corpus.jsonl", EXPANDED)
+    with pytest.raises(RecordError, match=r"corpus\.jsonl:1: passage 'p1': has no 'impacts'"):
+        run(capfd, "index corpus.jsonl -o i --type impact")
+    assert not (folder / "i").exists()
+
+
 def test_the_tokenizer_option_replaces_a_moved_tokenizer_of_weights(folder, capfd):
     save_tiny_encoder(folder / "there")
     save_tiny_encoder(folder / "other", vocab_size=100)

@@ -119,5 +119,3 @@ def test_impacts_below_one_and_long_words_are_excluded():
 def test_invalid_impacts_are_rejected(impacts, problem):
     with pytest.raises(ValueError, match=problem):
         read_impacts({"impacts": impacts})
-    with pytest.raises(ValueError, match="has no 'impacts'"):
-        read_impacts({"weights": impacts})
