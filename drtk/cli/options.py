@@ -123,7 +123,9 @@ def set_signature(wrapper: Callable[..., Any], parameters: list[inspect.Paramete
 def with_settings(
     settings: type, *, preset: bool = False, name: str = "settings", recipe: str | None = None, panel: str = METHOD
 ) -> Callable[..., Any]:
-    """Add an option for each field of `settings`; the command receives the merged object as `name`, after its `check`, if any.
+    """Add an option for each field of `settings`; the command receives the merged object as `name`.
+
+    The object's `check()` is called first, if it has one.
 
     preset: add --preset, whose settings the options override; the class is stored as attribute `preset_settings`
     recipe: the parameter that receives the content of the preset's file; --preset is then required

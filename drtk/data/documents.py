@@ -319,16 +319,16 @@ def _parse_table(
     iter_rows: Callable[[Path], Iterable[NumberedRow]], path: Path, id: str, fields: FieldMap
 ) -> Iterator[Parsed]:
     """Yield the documents of rows, and errors in place of invalid rows and of repeated ids."""
-    seen: set[str] = set()
+    seen: set[int] = set()  # hashes
     for number, line, row in iter_rows(path):
         try:
             if isinstance(row, ValueError):
                 raise row
             document = _make_row_document(row, id if number is None else f"{id}:{number}", fields)
             if "_id" in fields:
-                if document.id in seen:
+                if (key := hash(document.id)) in seen:
                     raise ValueError(f"duplicate id '{document.id}'")
-                seen.add(document.id)
+                seen.add(key)
         except ValueError as error:
             yield RecordError(f"{path}:{line}", str(error))
             continue

@@ -299,8 +299,7 @@ def _make_example(
 
 def _parse_list(value: Any, field: str) -> list[Any]:
     if not isinstance(value, list):
-        advice = '; write ["…"]' if isinstance(value, str) else ""
-        raise ValueError(f"'{field}' must be a list{advice}")
+        raise ValueError(f"'{field}' must be a list")
     return value
 
 

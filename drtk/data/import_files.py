@@ -105,7 +105,7 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
                 if _is_output(path, skip):
                     if path.name == Path(skip).name:
                         raise DrtkError(
-                            f"{skip}: is in the folder {source} and was not written by drtk; give another output, or "
+                            f"{skip}: is in the folder {source} and has no manifest of drtk; give another output, or "
                             "`exclude` the file"
                         )
                     continue

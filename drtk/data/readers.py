@@ -8,7 +8,6 @@ lines of TREC runs, and of judgments as text, are passed to the tracker instead.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from glob import escape, glob
@@ -42,7 +41,6 @@ from drtk.data.tsv import (
     RENAME_EXAMPLES,
     ParsedRow,
     are_text_triples,
-    decode_line,
     parse_candidate_lines,
     parse_example_header,
     parse_example_lines,
@@ -60,7 +58,6 @@ Record = TypeVar("Record")
 Text = TypeVar("Text", Passage, Query)
 ParsedRecords = Iterator[tuple[int, Record | ValueError]]
 _DOCUMENT_SUFFIXES = (".md", ".txt", ".html", ".htm", ".pdf", ".docx", ".csv", ".json", ".eml", ".ipynb")
-_ID_ENDINGS = ("id", "number", "_no", "_num")  # of fields that are probably ids, such as queryId
 MAX_CHECKED_IDS = 10_000_000  # ids in memory to find duplicates, about 70 bytes each
 
 
@@ -231,11 +228,6 @@ def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
     uses: dict[str, int] = {}
     for number, query in queries:
         if isinstance(query, Query) and query.id[:1] == "q" and query.id == make_id("q", query.text):
-            if not uses and (others := [name for name in query.extra if name.lower().endswith(_ID_ENDINGS)]):
-                warn(
-                    f"{get_source_name(source)}: the ids are made from the texts, not from '{others[0]}'; "
-                    "to use it, rename it to query_id"
-                )
             uses[query.id] = uses.get(query.id, 0) + 1
             if uses[query.id] > 1:
                 query = replace(query, id=f"{query.id}-{uses[query.id]}")
@@ -247,8 +239,7 @@ def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
     if not _is_json(source, tracker):
         lines = _peek_lines(source, tracker)
         columns = lines[0].decode(errors="replace").split("\t") if lines else []
-        has_texts = bool(lines) and parse_example_header(lines[0]) is not None  # according to the header
-        is_header, has_ids = has_texts or are_names(columns), 2 * sum(map(is_id_triple, lines)) > len(lines)
+        is_header, has_ids = are_names(columns), 2 * sum(map(is_id_triple, lines)) > len(lines)
         if has_ids and not is_header:
             return _iter_triples(source, tracker)
         if not has_ids and _are_text_examples(lines):
@@ -256,8 +247,6 @@ def iter_examples(source: str, tracker: InputTracker) -> ParsedRecords[ParsedExa
         is_known = all(map(str.isdigit, columns)) or columns[0].lower() == QRELS_HEADER[0]
         if has_ids:
             problem = "is a header above id triples; remove it; expected the columns qid, positive, negative"
-        elif has_texts:
-            problem = f"is a header of texts above ids; write lines such as {EXAMPLE}"
         elif is_header:
             problem = (
                 f"is a header without 'query' or 'positive'; {RENAME_EXAMPLES}; write ids as lines such as {EXAMPLE}"
@@ -280,15 +269,10 @@ def _are_text_examples(lines: list[bytes]) -> bool:
     if not lines:
         return False
     if parse_example_header(lines[0]) is not None:
-        return not (lines[1:] and all(map(_is_id_line, lines[1:])))
+        return True
     columns = lines[0].decode(errors="replace").split("\t")
     is_header = are_names(columns) or all(len(column.split()) == 1 for column in columns)
     return not is_header and are_text_triples(lines)
-
-
-def _is_id_line(line: bytes) -> bool:
-    """Return whether all columns of a line are words with a digit, as ids, not texts."""
-    return all(re.fullmatch(rb"[!-~]*\d[!-~]*", column) for column in line.split(b"\t"))
 
 
 def _parse_positives(row: Row) -> ParsedExample:
@@ -530,20 +514,14 @@ def _iter_result_hits(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
 
 
 def _iter_ranked_pairs(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
-    previous_id, previous = "", 0
     for number, columns in _iter_columns(source, tracker, "qid pid rank"):
         if isinstance(columns, ValueError):
             yield number, columns
-            continue
-        query_id, doc_id, text = columns
-        if not text.isdecimal() or not 1 <= (rank := int(text)) < 1 << 63:
-            yield number, ValueError(f"rank '{text}' must be an integer from 1 to 2^63 - 1")
-        elif query_id == previous_id and rank <= previous:
-            problem = f"rank {rank} of query '{query_id}' follows rank {previous}; sort the file by rank, or write scores as a TREC run"
-            yield number, ValueError(problem)
+        elif not columns[2].isdecimal() or not 1 <= int(columns[2]) < 1 << 63:
+            yield number, ValueError(f"rank '{columns[2]}' must be an integer from 1 to 2^63 - 1")
         else:
-            yield number, Hit(query_id, doc_id, rank, 1 / rank)
-            previous_id, previous = query_id, rank
+            rank = int(columns[2])
+            yield number, Hit(columns[0], columns[1], rank, 1 / rank)
 
 
 def _iter_candidates(source: str, tracker: InputTracker) -> ParsedRecords[Hit]:
@@ -569,14 +547,14 @@ def _iter_columns(
 ) -> Iterator[tuple[int, list[str] | ValueError]]:
     """Yield (line number, columns) of a file, split at white space or `separator`.
 
-    Blank lines are skipped. A line that is not text or has another number of columns than `names` yields a ValueError.
+    Blank lines are skipped. A line that is not UTF-8 or has another number of columns than `names` yields a ValueError.
     """
     count = len(names.split())
     for number, line in tracker.iter_lines(source):
         try:
-            columns = decode_line(line).split(separator)
-        except ValueError as error:
-            yield number, error
+            columns = line.decode().split(separator)
+        except UnicodeDecodeError as error:
+            yield number, ValueError(f"not UTF-8 at byte {error.start + 1}")
             continue
         if len(columns) == count:
             yield number, columns

@@ -115,7 +115,7 @@ def _sniff_line(line: bytes) -> str | None:
         return JUDGMENTS
     if len(columns) == 3 and columns[2].strip('"').lower() in GRADE_NAMES and line.count(b"\t") in (0, 2):
         return JUDGMENTS
-    if len(columns) == 3 and _is_integer(columns[2]):
+    if len(columns) == 3 and _is_integer(columns[2].strip('"')):
         return RANKED
     return EITHER if line.count(b"\t") in (1, 2) else None  # id and text, and a title or answers
 

@@ -344,7 +344,7 @@ def parse_qrel_row(row: Row) -> Qrel:
 
 def _describe_line_error(error: ValueError, line: bytes, number: int, expected: str) -> str:
     """Return the error message for a line; for the first line, add the kind of file it seems to be."""
-    convert = "; make a run with drtk convert --as run"
+    convert = "; make a run with drtk convert --as run" if expected == "a TREC run" else ""
     if line.lstrip().startswith((b"{", b"[")):
         return f"looks like JSON; expected {expected}" + (convert if b'"ctxs"' in line else "")
     kind = sniff_kind(line) if number == 1 else None

@@ -192,7 +192,7 @@ def _parse_lines(
         if not line.strip():
             continue
         try:
-            columns = decode_line(line).split("\t")
+            columns = _decode_line(line).split("\t")
             if parse_columns is None:
                 raise ValueError(f"expected JSON, or {expected} tab-separated columns, got {len(columns)}")
             row = parse_columns(columns)
@@ -202,8 +202,7 @@ def _parse_lines(
         yield number, row
 
 
-def decode_line(line: bytes) -> str:
-    """Return a line as text. Raises ValueError for a NUL byte, or if it is not UTF-8."""
+def _decode_line(line: bytes) -> str:
     if b"\0" in line:
         raise ValueError(
             FAISS_ERROR
@@ -254,7 +253,7 @@ def _parse_quoted(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
     first: list[bytes] = []  # the first line of the next row
 
     def read_line() -> str:
-        return decode_line(first.pop() if first else next(lines)[1]) + "\n"
+        return _decode_line(first.pop() if first else next(lines)[1]) + "\n"
 
     reader = csv.reader(iter(read_line, None), delimiter="\t", strict=True)
     for number, line in lines:
@@ -266,7 +265,7 @@ def _parse_quoted(lines: Iterator[NumberedLine]) -> Iterator[ParsedRow]:
                 first.append(line)
                 columns = next(reader)
             else:  # faster
-                columns = decode_line(line).split("\t")
+                columns = _decode_line(line).split("\t")
             id, text, title = _check_columns(columns, 3)
         except (csv.Error, ValueError) as error:
             end, problem = number + reader.line_num - before, str(error)

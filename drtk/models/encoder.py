@@ -139,7 +139,7 @@ class Encoder(nn.Module):
         self.dense = nn.ModuleList(dense or [])
         self.pooling, self.normalize, self.truncate = pooling, normalize, truncate
         for name, parameter in backbone.named_parameters():
-            if "pooler" in name.split("."):  # saved with the model, but not used
+            if "pooler" in name.split("."):  # saved with the model, but not used; DDP would wait for its gradient
                 parameter.requires_grad_(False)
 
     @property

@@ -126,7 +126,7 @@ class MonoT5Tokenizer(PromptTokenizer):
         return f"Query: {query} Document: {text}"
 
     def truncate_prompt(self, ids: list[int]) -> list[int]:
-        """Return the token ids with the suffix, truncated to `max_length` in all."""
+        """Return the token ids with the suffix. The ids before it are truncated, to `max_length` in all."""
         return super().truncate_prompt(ids + self.suffix)
 
 

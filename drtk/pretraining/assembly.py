@@ -118,7 +118,7 @@ def build_network(
     if head.is_untrained:
         warn(f"{model}: has no masked-LM head; training starts with a randomly initialized one with tied embeddings")
     if not any(part is head for token_loss in token_losses.values() for part in token_loss.modules()):
-        head.requires_grad_(False)  # not used, like the pooler
+        head.requires_grad_(False)  # not used; DDP would wait for its gradient
     network = PretrainingNetwork(
         composition,
         backbone=backbone,

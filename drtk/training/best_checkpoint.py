@@ -188,7 +188,7 @@ class ModelSelection:
             if checkpoint is None or not (state_file := _get_subfolder(checkpoint, name) / _STATE).exists():
                 continue
             state = read_object(state_file, step=int, value=int | float, since=int, interval=list | None)
-            self.best[name] = BestEvaluation(**state)
+            self.best[name] = BestEvaluation(state["step"], state["value"], state["since"], state.get("interval"))
             if get_rank() == 0:
                 _link_or_copy(state_file.with_name(_BEST_WEIGHTS), weights)
         wait_for_all()

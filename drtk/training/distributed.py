@@ -27,7 +27,7 @@ class _Gather(torch.autograd.Function):
     """Autograd function that gathers the rows of all processes.
 
     Backward returns the sum, over all processes, of the gradients of this process's rows. With `is_same_loss`, every process
-    computes the same loss from all rows, so the sum is the gradient times the number of processes.
+    computes the same loss from all rows, so the sum is the gradient times the number of processes, which DDP divides by.
     """
 
     @staticmethod

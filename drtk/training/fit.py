@@ -311,7 +311,7 @@ class DrtkTrainer(Trainer):
         """Train to the end, save the model with its best or last weights (rank zero), and delete the checkpoints.
 
         save: function that writes the model; for several selected models, it is called with the name of each
-        Returns the result of `fit`, and raises its errors.
+        Returns the result of `fit` without "micro_batch". Raises its errors, and OutOfMemoryError.
         """
         steps = self._train_to_end()
         summary: dict[str, Any] = {"steps": steps, "epochs": round(steps / self._steps_per_epoch, 4)}

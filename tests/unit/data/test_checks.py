@@ -27,7 +27,7 @@ from tests.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
         (b"q1 Q0 d1 1 2.5 tag\nq1 Q0 d2 2 1.5 tag\n", RUN),
         (b"q1 Q0 d1 1 2.5 tag\nq1 Q0 d2", RUN),  # an incomplete last line is ignored
         (b"query-id\tcorpus-id\tscore\nq1\td1\t1\n", JUDGMENTS),
-        (b'"query-id"\t"corpus-id"\t"score"\n"q1"\t"d1"\t1\n', JUDGMENTS),
+        (b'"query-id"\t"corpus-id"\t"score"\n"q1"\t"d1"\t"1"\n', JUDGMENTS),
         (b"# a comment\nq1 0 d1 1\n", JUDGMENTS),
         (b"q1\td1\t1\n", RANKED),
         (b"7\t15\twhat is it\tIt is this.\n7\t16\twhat is it\tOr 2 of these.\n", CANDIDATES),

@@ -91,14 +91,6 @@ def test_generated_ids_of_questions_do_not_depend_on_the_format(tmp_path: Path) 
     assert (second.id, second.answers) == (first.id + "-2", ("B",))
 
 
-def test_unknown_ids_of_questions_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (query,) = queries(tmp_path, b'{"question":"who?","queryId":"7"}\n')
-    assert (query.id[0], query.extra) == ("q", {"queryId": "7"})
-    assert (
-        "queries: the ids are made from the texts, not from 'queryId'; to use it, rename it to query_id" in caplog.text
-    )
-
-
 def test_triviaqa_answers_begin_with_the_value_in_both_formats(tmp_path: Path) -> None:
     own = b'{"Question":"Which band?","QuestionId":"tc_1","Answer":{"Aliases":["Fab 4","THE BEATLES"],"Value":"THE BEATLES"}}\n'
     hub = b'{"question":"Which band?","question_id":"tc_1","answer":{"aliases":["Fab 4","THE BEATLES"],"value":"THE BEATLES"}}\n'

@@ -251,7 +251,7 @@ def test_the_output_may_be_in_the_folder(capfd: Capture, tmp_path: Path) -> None
         assert import_rows(capfd, tmp_path).keys() == {"a.md"}
         assert "is up to date" in get_messages(capfd, "import", tmp_path, "-o", output, "--skip-done")
     with pytest.raises(
-        DrtkError, match=r"notes\.md: is in the folder .* and was not written by drtk; give another output"
+        DrtkError, match=r"notes\.md: is in the folder .* and has no manifest of drtk; give another output"
     ):
         run_command(capfd, "import", tmp_path, "-o", write(tmp_path / "notes.md", "word"), "--force")
     (tmp_path / "notes.md").unlink()

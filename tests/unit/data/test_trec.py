@@ -78,16 +78,6 @@ def test_runs_of_other_formats_can_be_converted(tmp_path: Path, text: str) -> No
         load_run(str(run))
 
 
-def test_scores_are_not_read_as_ranks(tmp_path: Path) -> None:
-    run = write_text(tmp_path / "a.run", "q1\td1\t12\nq1\td2\t9\nq1\td3\t12\nq2\td1\t3\nq2\td2\t4\n")
-    hits = [record for _, record in iter_hits(str(run), InputTracker())]
-    assert [str(hit) for hit in hits[1:3]] == [
-        f"rank {rank} of query 'q1' follows rank 12; sort the file by rank, or write scores as a TREC run"
-        for rank in (9, 12)
-    ]
-    assert hits[3:] == [Hit("q2", "d1", 3, 1 / 3), Hit("q2", "d2", 4, 1 / 4)]
-
-
 def test_a_short_and_a_long_line_are_two_errors(tmp_path: Path) -> None:
     # 5 + 7 columns are as many as 6 + 6; the reader that splits many lines at once must notice
     run = write_text(tmp_path / "a.run", "q1 Q0 d1 1 9\nq1 Q0 d2 2 8 t t\nq1 Q0 d3 3 7 t\n")
