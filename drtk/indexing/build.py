@@ -34,7 +34,7 @@ def choose_type(sources: Sequence[str]) -> str:
         return "exact" if folder_kind == KIND else "impact"
     if is_lucene_installed():
         return "bm25"
-    log("index: type bm25s, because Lucene is not installed")
+    log("index: type bm25s, because Lucene is not installed; drtk doctor shows how to install it")
     return "bm25s"
 
 
