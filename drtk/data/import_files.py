@@ -89,7 +89,7 @@ def list_files(sources: Sequence[str], exclude: Sequence[str], *, skip: str) -> 
     exclude: patterns of .gitignore; skip: path of the output
     Logs ignored files, such as those that drtk wrote, and a pattern that excludes nothing.
     Raises DrtkError for a missing source, a folder that cannot be read, two files with the same id, no files at all, or an
-    output in a folder that drtk did not write.
+    existing output that is in an imported folder and has no manifest.
     """
     patterns = [pattern for pattern in exclude if pattern.strip()]
     is_excluded = _build_filter(patterns, unused := set(patterns))
