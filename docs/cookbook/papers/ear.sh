@@ -146,7 +146,7 @@ for seed in $seeds; do
 done
 for run in "$work"/*/*.run; do
   folder=${run%/*} name=$(basename "$run" .run)
-  case $name in train | dev | *.sentence | *.title | *.terms | *.answer | *.of-*) continue ;; test) name=bm25 ;; flat) name=dense ;; esac
+  case $name in train | dev | *.sentence | *.title | *.terms | *.answer) continue ;; test) name=bm25 ;; flat) name=dense ;; esac
   cp -p "$run" "$work/$name.${folder##*/}.run"
 done
 judgments="--answers $work/${seeds%% *}/test.jsonl --corpus $source/squad/corpus.jsonl.gz" measures="Answer@1 Answer@5 Answer@20 Answer@100"

