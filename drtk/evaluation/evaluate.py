@@ -80,7 +80,7 @@ def log_shallow_runs(
         if deeper:
             progress.log(
                 f"{_join_names(names)}: at most {depth:,} {'document' if depth == 1 else 'documents'} for a query with "
-                f"{judged_by}, fewer than the cut-off of {_join_names(deeper)}; values are exact only if the search found no more"
+                f"{judged_by}, fewer than the cut-off of {_join_names(deeper)}; unless the search found no more, search again with a larger -k"
             )
 
 

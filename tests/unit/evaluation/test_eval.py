@@ -180,7 +180,7 @@ def find_depth_messages(capfd: Capture, *arguments: str) -> list[str]:
     return [line for line in get_messages(capfd, "", *arguments).splitlines() if " at most " in line]
 
 
-DEEPER = "; values are exact only if the search found no more"
+DEEPER = "; unless the search found no more, search again with a larger -k"
 SHALLOW = f"at most 20 documents for a query with judgments, fewer than the cut-off of R@100{DEEPER}"
 
 
