@@ -129,38 +129,41 @@ def _option_item(option: str) -> str:
 def format_results() -> str:
     """Return a table per recipe of docs/cookbook/papers: the paper's figures and those of results/mini, with 95% intervals over seeds."""
     recipes = tomllib.loads((DOCS / "cookbook" / "papers" / "expected.toml").read_text(encoding="utf-8"))
+    names = recipes.pop("names")
     summary = [
         "| table | paper | rows | measured | as in the paper, p < .05 | unlike the paper, p < .05 |",
         "| --- | --- | --- | ---: | --- | --- |",
     ]
-    tables, unmeasured = [], []
+    tables = []
+    unmeasured = ["## Not measured here", "", "| row | paper | recipe, source | reason |", "| --- | ---: | --- | --- |"]
     for name, expected in recipes.items():
         result = RESULTS / f"{name}.jsonl"
         rows, title = expected["rows"], expected["title"]
         if not result.exists():
-            unmeasured.append(_format_unmeasured(name, expected))
+            unmeasured += _format_unmeasured(name, expected, names)
             continue
-        systems = read_result(result, expected["measure"]["mini"])[0]
+        systems, tests = read_result(result, expected["measure"]["mini"])
         anchor = re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
         orders: dict[bool, list[str]] = {True: [], False: []}  # by whether the paper has the same order
-        for order in expected.get("orders", {}).get("mini", []):
-            higher, lower = order.split(" > ")
-            if "full" in rows[higher] and "full" in rows[lower]:
+        for (system, baseline), test in tests.items():
+            higher, lower = (system, baseline) if test["difference"] > 0 else (baseline, system)
+            published = [rows.get(row, {}).get("full") for row in (higher, lower)]
+            if test["significant"] and None not in published and published[0] != published[1]:
                 p = test_over_seeds(systems[higher], systems[lower])
                 star = "*" if p is not None and p < 0.05 else ""
-                orders[rows[higher]["full"] > rows[lower]["full"]].append(order + star)
+                orders[published[0] > published[1]].append(f"{higher} > {lower}{star}")
         measured = len(systems.keys() & rows.keys())
         cells = [
             f"[{title}](#{anchor})",
             expected["paper"],
-            "; ".join(values.get("name", row) for row, values in rows.items()),
+            "; ".join(rows),
             f"{measured} of {len(rows)}",
             "; ".join(orders[True]),
             "; ".join(orders[False]),
         ]
         summary.append(f"| {' | '.join(cells)} |")
-        tables.append(_format_recipe(name, expected, result))
-    return "\n\n".join(["\n".join(summary), *tables, "\n".join(["## Not measured here", "", *unmeasured])])
+        tables.append(_format_recipe(name, expected, result, names))
+    return "\n\n".join(["\n".join(summary), *tables, "\n".join(unmeasured)])
 
 
 def test_over_seeds(system: dict[str, Any], other: dict[str, Any]) -> float | None:
@@ -174,16 +177,23 @@ def test_over_seeds(system: dict[str, Any], other: dict[str, Any]) -> float | No
     return float(ttest_ind_from_stats(*statistics, equal_var=False).pvalue)
 
 
-def _format_unmeasured(name: str, expected: dict[str, Any]) -> str:
-    """Return an item with the paper's figures of a recipe that cannot run at mini scale."""
-    recipe = expected.get("recipe", name)
-    figures = ", ".join(f"{row} {values['full']:.3f}" for row, values in expected["rows"].items() if "full" in values)
-    reasons = {values["reason"] for values in expected["rows"].values()}
-    source = f"[{expected['title']}](cookbook/papers/{recipe}.sh) ({expected['paper']})"
-    return f"- {source}: {', '.join(reasons)}. {expected['measure']['full']} in the paper: {figures}."
+def _format_label(row: str, values: dict[str, Any], names: dict[str, str]) -> str:
+    name = values.get("name") or names.get(row)
+    return f"{row}: {name}" if name else row
 
 
-def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
+def _format_unmeasured(name: str, expected: dict[str, Any], names: dict[str, str]) -> list[str]:
+    """Return table rows with the paper's figures of a recipe that cannot run at mini scale."""
+    recipe, measure = expected.get("recipe", name), expected["measure"]["full"]
+    source = f"[{expected['title']}](cookbook/papers/{recipe}.sh), {expected['paper']}"
+    return [
+        f"| {_format_label(row, values, names)} | {measure} {values['full']:.3f} | {source} | {expected['reason']} |"
+        for row, values in expected["rows"].items()
+        if "full" in values
+    ]
+
+
+def _format_recipe(name: str, expected: dict[str, Any], result: Path, names: dict[str, str]) -> str:
     recipe = expected.get("recipe", name)
     systems, tests = read_result(result, expected["measure"]["mini"])
     against = {system: test for (system, _), test in tests.items()}
@@ -191,12 +201,13 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
     header += [f"difference from {baseline}" for baseline in {baseline for _, baseline in tests}] + ["p"] * bool(tests)
     seeds = {row: test_over_seeds(systems[row], systems[baseline]) for row, baseline in tests if row in systems}
     header += ["p over seeds"] * any(p is not None for p in seeds.values())
-    command = f"`just reproduce {recipe}{'' if expected.get('whole') else ' --rows ROW'}`"
-    links = f"[recipe](cookbook/papers/{recipe}.sh) · [result](../results/mini/{name}.jsonl)"
+    command = expected.get("command") or f"just reproduce {recipe}{'' if expected.get('whole') else ' --rows ROW'}"
+    files = f"../results/mini/{name}.jsonl"
+    links = f"[recipe](cookbook/papers/{recipe}.sh) · [result]({files}), [manifest]({files}.meta.json)"
     lines = [
         f"## {expected['title']}",
         "",
-        f"{expected['paper']} · {command} · {links}",
+        f"{expected['paper']} · `{command}` · {links}",
         "",
         f"| {' | '.join(header)} |",
         f"| --- |{' ---: |' * (len(header) - 1)}",
@@ -213,9 +224,9 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path) -> str:
                 here += f" ({found['runs']} run{'s' if found['runs'] > 1 else ''})"
         tested = [f"{test['difference']:+.4f}", format_p_value(test["t_p_corrected"])] if test else ["", ""]
         tested.append("" if (p := seeds.get(row)) is None else format_p_value(p))
-        label = f"{row}: {values['name']}" if "name" in values else row
+        label = _format_label(row, values, names)
         lines.append(f"| {' | '.join([label, paper, here, *tested][: len(header)])} |")
-    return "\n".join([*lines, "", expected["note"]] if "note" in expected else lines)
+    return "\n".join([*lines, "", expected["note"].rstrip()] if "note" in expected else lines)
 
 
 def build_pages() -> tuple[dict[Path, str], list[str]]:

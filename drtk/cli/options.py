@@ -66,7 +66,10 @@ Answers = Annotated[
     str, make_option("--answers FILE", "Questions with answers; a passage that contains an answer counts as relevant.")
 ]
 Device = Annotated[
-    str, make_option("--device NAME", "Device: auto, cpu, cuda, mps; or cuda:N, not in training.", panel=HARDWARE)
+    str,
+    make_option(
+        "--device NAME", "Device: auto, cpu, cuda, mps; also cuda:N in commands that do not train.", panel=HARDWARE
+    ),
 ]
 DevFolder = Annotated[
     str,
@@ -77,7 +80,9 @@ DevFolder = Annotated[
 WithFiles = Annotated[
     list[str] | None,
     make_option(
-        "--with FILE", "File of additional fields, with the passages' ids in the same order; repeatable.", panel=INPUT
+        "--with FILE",
+        "JSON lines of additional fields, one per passage in the same order, such as --bare output; repeatable.",
+        panel=INPUT,
     ),
 ]
 _PRESET = make_option(

@@ -61,8 +61,8 @@ def train_retriever(
     if corpus is None or queries is None:
         option = "corpus" if corpus is None else "queries"
         kind = "passages" if corpus is None else "queries"
-        advice = f"for examples with texts, create it with drtk convert --as {kind}"
-        raise UsageError(f"--{option} FILE is required, or --data DIR; {advice}")
+        advice = f"if the examples contain texts, create the file with drtk convert --as {kind}"
+        raise UsageError(f"--{option} FILE or --data DIR is required; {advice}")
     from drtk.data.beir import choose_dev_split
     from drtk.data.checks import check_examples, check_first_record, check_same_corpus, warn_of_other_kind
     from drtk.data.readers import read_examples, read_passages, read_queries

@@ -220,7 +220,8 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
 
 
 def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
-    """Yield the queries of a file, or the distinct queries in training data or MS MARCO's top-1000 candidates.
+    """Yield line number and query, or the error of the line, of a file of queries; of training data and MS MARCO's
+    top-1000 candidates, each distinct query.
 
     A query without an id gets a digest of its text as id; a repeated text also gets the suffix -2, -3, …
     """

@@ -190,7 +190,9 @@ def parse_passage(row: Row) -> Passage:
             title, _, text = text.partition("\n")
     else:
         if not _SIDE_FIELDS.isdisjoint(row):
-            raise ValueError("'text' is missing; join a file written with `bare` to its corpus with `with`")
+            raise ValueError(
+                "'text' is missing; if this file was written with `bare`, give the corpus as input and this file as `with`"
+            )
         raise ValueError(describe_missing_field(row, "text", "contents"))
     if type(text) is not str:
         text = parse_text(text, "text")

@@ -160,7 +160,7 @@ def _parse_id(id: Any, column: str, path: Path) -> str:
 
 
 def _choose_columns(pa: Any, path: Path, schema: Any) -> list[str]:
-    """Return the id column and the column of vectors. Raises MismatchError if one is missing, or for several of vectors."""
+    """Return the id column and the column of vectors. Raises MismatchError if one is missing or if several have vectors."""
     ids = [name for name in _ID_COLUMNS if name in schema.names]
     is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     vectors = [
@@ -190,7 +190,7 @@ def read_ids(path: str, count: int) -> list[str]:
     with open_input(path)[0] as stream:
         ids = [line.decode("utf-8", "surrogateescape") for _, line in read_lines(stream, path)]
     if len(ids) != count and ids and (ids[0].startswith("[") or "\0" in ids[0]):
-        raise MismatchError(f"{path}: is not a text file with one id per line; write one")
+        raise MismatchError(f"{path}: is not a text file with one id per line; create such a file")
     if len(ids) != count:
         raise MismatchError(f"{path}: has {len(ids):,} ids for {count:,} vectors; give one id per line for each vector")
     _check_ids(ids, path, set(), 1)

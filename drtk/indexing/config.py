@@ -186,7 +186,7 @@ class IndexSettings(DenseIndexSettings, BM25IndexSettings, IndexedTextSettings):
 
     ids: str | None = option(
         None,
-        "Ids of the vectors of SOURCE, a faiss index of another program; one per line.",
+        "File with the ids of the vectors, one per line, if SOURCE is a faiss index of another program.",
         metavar="FILE",
         panel=INPUT,
     )

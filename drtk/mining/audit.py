@@ -31,7 +31,7 @@ def build_audit_row(pool: CandidatePool) -> AuditRow:
     for cross-encoder scores.
     """
     reference_scores = {source: pool.find_reference_score(source) for source in pool.query.hits}
-    ce_scores = [pool.values.get(id, {}).get("ce") for id in pool.references]
+    ce_scores = [pool.values.get(id, {}).get("ce") for id in pool.reference_positives]
     lowest_ce = min((score for score in ce_scores if score is not None), default=None)
     reference_ce = None if None in ce_scores else lowest_ce
 

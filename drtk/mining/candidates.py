@@ -141,7 +141,7 @@ class CandidatePool:
         return self.query.query_id
 
     @property
-    def references(self) -> list[str]:
+    def reference_positives(self) -> list[str]:
         """Ids of the positives whose scores limit the scores of negatives: judged positives, or all if none is judged."""
         return self.positives[: self.num_judged] or self.positives
 
@@ -192,9 +192,9 @@ class CandidatePool:
         return candidate.rank > 0 and hits is not None and hits.is_ranked
 
     def find_reference_score(self, source: str) -> float | None:
-        """Return the lowest score of the reference positives (`references`) in a source; None if the source has no scores for them."""
+        """Return the lowest score of the reference positives in a source; None if the source has no scores for them."""
         hits = self.query.hits.get(source)
         if hits is None or not hits.scores:
             return None
-        references = set(self.references)
+        references = set(self.reference_positives)
         return min((score for id, score in zip(hits.ids, hits.scores, strict=True) if id in references), default=None)

@@ -226,7 +226,7 @@ class CrossEncoderFilter(ContentFilter):
     def get_limit(self, pool: CandidatePool) -> float | None:
         limits = [] if self.limit is None else [self.limit]
         if self._margin is not None:
-            limits.append(min(pool.values[id][self.name] for id in pool.references) - self._margin)
+            limits.append(min(pool.values[id][self.name] for id in pool.reference_positives) - self._margin)
         return min(limits, default=None)
 
     def is_rejected(self, value: float, limit: float) -> bool:

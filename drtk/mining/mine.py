@@ -487,9 +487,9 @@ def explain_no_examples(counts: Mapping[str, Any]) -> str:
     counts: the counters of the job
     """
     reasons = [name for name in (WITHOUT_ANSWERS, WITHOUT_POSITIVES, WITHOUT_NEGATIVES) if counts.get(name)]
-    why = ", ".join(f"{counts[name]:,} {name}" for name in reasons)
+    skipped = ", ".join(f"{counts[name]:,} {name}" for name in reasons)
     if counts.get("positives not found"):
-        why += f" ({counts['positives not found']:,} positives not found)"
+        skipped += f" ({counts['positives not found']:,} positives not found)"
     passages = counts.get("passages", {})
     outcomes = [f"{count:,} dropped by {name}" for name, count in counts.get("dropped", {}).items()]
     if passages.get("became_positives"):
@@ -502,4 +502,4 @@ def explain_no_examples(counts: Mapping[str, Any]) -> str:
         if WITHOUT_NEGATIVES in reasons and not outcomes
         else ""
     )
-    return f"no training examples were mined: {why}{candidates}{advice}"
+    return f"no training examples were mined: {skipped}{candidates}{advice}"

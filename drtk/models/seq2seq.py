@@ -258,7 +258,7 @@ class DecodingState:
             layer.keys, layer.values = layer.keys[..., -width:, :], layer.values[..., -width:, :]
 
     def merge(self, other: DecodingState) -> None:
-        """Append the rows of `other`, a state of the same model before its first `append`.
+        """Append the rows of `other`, which is of the same model and has had no `append`.
 
         Both states must have the same number of texts per input.
         """

@@ -72,8 +72,8 @@ def describe_slot(slot: Slot) -> str:
     if slot.corruption in ("inserted", "deleted", "any") or slot.masking == "none":
         return f"{view}: {corruption}"
     rate = "" if slot.masking == "complement" else f"{slot.rate:.0%} "
-    other = f" of '{slot.of}'" if slot.of else ""
-    return f"{view}: {rate}{_format_with_options(slot.masking, slot.masking_options)}{other}, {corruption}"
+    source = f" of '{slot.of}'" if slot.of else ""
+    return f"{view}: {rate}{_format_with_options(slot.masking, slot.masking_options)}{source}, {corruption}"
 
 
 def _format_with_options(name: str, options: Mapping[str, Any]) -> str:

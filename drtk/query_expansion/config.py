@@ -57,7 +57,7 @@ class ExpansionSettings(GenerationSettings):
     )
     prompt: str | None = option(
         None,
-        "Instruction for the model, such as 'Answer: …'; the question replaces …, or else comes first.",
+        "Instruction for the model; the question replaces the character … in it, or else precedes it.",
         no_effect=_TRAINED,
     )
     engine: Literal["transformers", "vllm"] = option(  # type: ignore[misc]

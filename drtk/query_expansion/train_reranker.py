@@ -242,6 +242,6 @@ def _log_learning_rate(settings: QueryRerankerConfig, steps: int) -> None:
             warn(f"training ends after {steps:,} of {settings.warmup:,.0f} steps of `warmup`")
     if peak > HIGH_LEARNING_RATE:
         warn(
-            f"a learning rate of {peak:.2g} destroys a pre-trained encoder; lower `max_lr` (the peak learning rate with "
+            f"a learning rate of {peak:.2g} is too high for a pre-trained encoder; lower `max_lr` (the peak learning rate with "
             "`schedule=linear`)"
         )

@@ -152,9 +152,7 @@ def _warn_about_idle_gpus() -> None:
         return
     idle = [f"cuda:{n}" for n in range(1, torch.cuda.device_count()) if not torch.cuda.memory_allocated(n)]
     if idle:
-        _warn_once(
-            f"only cuda:0 is used, and not {', '.join(idle)}; use `runner` processes, or CUDA_VISIBLE_DEVICES to choose one"
-        )
+        _warn_once(f"{', '.join(idle)} idle; `runner` processes uses all GPUs, CUDA_VISIBLE_DEVICES chooses one")
 
 
 @cache

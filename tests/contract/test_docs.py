@@ -119,7 +119,7 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_between_pages_resolve():
     for page in [*PAGES, ROOT / "README.md"]:
         for target, anchor in re.findall(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)]*))?\)", read_prose(page)):
             linked = page.parent / target if target else page

@@ -4,15 +4,18 @@
 #   just reproduce baselines [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
 # mini: a T5 of two layers, trained from random weights on the training questions, writes five queries per passage.
-# full: 40 queries per passage by docT5query; vectors of the first retriever from BERT-base. About 10 hours of an H200, estimated.
+# full: passages without titles, as in the published figures; 40 queries per passage by docT5query; vectors of the first retriever from
+#   BERT-base. About 10 hours of an H200, estimated.
 . "$(dirname "$0")/common.sh"
-mine_bm25
+if [ "$scale" = full ]; then corpus=irds:msmarco-passage; fi
+policy=tevatron examples=$work/train.jsonl
+mine_bm25 "$work/bm25.index"
 
 # search_words NAME INDEX: search an inverted index
 search_words() { drtk search "$2" "$queries" --qrels "$qrels" -k "$depth" -o "$work/$1.$seed.run" $again; }
 
 for seed in $seeds; do
-  if is_selected bm25; then search_words bm25 "$out/bm25.index"; fi
+  if is_selected bm25; then search_words bm25 "$bm25"; fi
   if is_selected doct5query; then
     writer=castorini/doc2query-t5-base-msmarco number=40
     if [ "$scale" = mini ]; then

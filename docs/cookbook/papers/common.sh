@@ -3,7 +3,7 @@
 #   sh docs/cookbook/papers/RECIPE.sh [--scale mini|full] [--rows "ROW …"] [--seeds "1 2 3"] [--out DIR]
 #
 #   --scale mini   SQuAD and an encoder of two layers that is trained from random weights (two CPU cores, minutes per row and seed)
-#   --scale full   the paper's data, models and settings, from the hub and ir_datasets (GPUs; hours in each recipe)
+#   --scale full   the paper's data, models and settings, from the hub and ir_datasets (GPUs; hours in each recipe's header)
 #   --rows         rows to run; all by default. The comparison covers all finished rows.
 #   --out          folder of data, models and runs [runs/SCALE]
 #
@@ -28,11 +28,12 @@ here=$(dirname "$0") recipe=$(basename "$0" .sh) out=${out:-runs/$scale}
 work=$out/$recipe examples=$out/train.jsonl policy=tevatron again="--skip-done --resume --force" made="--skip-done --force"
 mkdir -p "$work" "$out/encoders"
 
-# join OUTPUT FILE …
+# join OUTPUT FILE …: an unchanged OUTPUT keeps its time, for --skip-done
 join() {
   joined=$1
   shift
-  [ -s "$joined" ] || { cat "$@" > "$joined.part" && mv "$joined.part" "$joined"; }
+  cat "$@" > "$joined.part"
+  if cmp -s "$joined.part" "$joined"; then rm "$joined.part"; else mv "$joined.part" "$joined"; fi
 }
 
 if [ "$scale" = mini ]; then
@@ -88,14 +89,15 @@ mine() {
   drtk mine-negatives "$index" --queries "$train_queries" --qrels "$train_qrels" --depth "$mining_depth" --policy "$policy" -o "$examples" "$@" $again
 }
 
-# Negatives of the first retriever: those of this BM25, not MS MARCO's official lists.
+# mine_bm25 [INDEX]: negatives of the first retriever are those of this BM25 index, not MS MARCO's official lists
 mine_bm25() {
-  drtk index "$corpus" --type "$bm25_type" -o "$out/bm25.index" $made
+  bm25=${1:-$out/bm25.index}
+  drtk index "$corpus" --type "$bm25_type" -o "$bm25" $made
   if [ "$policy" = tevatron ]; then
-    mine "$out/bm25.index"
+    mine "$bm25"
   else # also random negatives, of the corpus
     examples=$out/train-$policy.jsonl
-    mine "$out/bm25.index" --corpus "$corpus"
+    mine "$bm25" --corpus "$corpus"
   fi
 }
 

@@ -71,7 +71,7 @@ set_options() {
   esac
 }
 
-generators=$([ "$scale" = mini ] || echo generator-large generator-base generator-medium generator-small generator-mini generator-tiny)
+generators=$([ "$scale$family" != fullbert ] || echo generator-large generator-base generator-medium generator-small generator-mini generator-tiny)
 for seed in $seeds; do
   for row in diffcse simcse simcse-bn without-bn without-contrast next both mlm mlm-next mlm-both corrective inserted deleted any \
     rate-0.15 rate-0.20 rate-0.25 rate-0.40 rate-0.50 lambda-0 lambda-0.0001 lambda-0.0005 lambda-0.001 lambda-0.01 lambda-0.05 lambda-0.1 \

@@ -10,7 +10,7 @@
 . "$(dirname "$0")/common.sh"
 mine_bm25
 if [ "$scale" = full ]; then
-  drtk doc2query "$passages" --model castorini/doc2query-t5-base-msmarco --n 10 -o "$out/queried-10.jsonl" $again
+  drtk doc2query "$passages" --model castorini/doc2query-t5-base-msmarco --n 10 --top-k 10 --top-p 1 --set title=none -o "$out/queried-10.jsonl" $again
   drtk continue-text "$out/queried-10.jsonl" --model gpt2 -o "$out/continued.jsonl" $again
   passages=$out/continued.jsonl
 fi

@@ -5,8 +5,8 @@
 #   just reproduce query-as-context [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
 # mini: queries are the questions whose answers a passage contains (mini_data.py).
-# full: five queries per passage by docT5query (20 for the rows with 10 and 20), then 120,000 steps of 2,048 passages (coCondenser) or 50,000 of 16,384 (CoT-MAE) per row
-# (about 34 and 110 hours of an H200, estimated).
+# full: five queries per passage by docT5query (20 for the rows with 10 and 20), then 120,000 steps of 2,048 passages (coCondenser) or 50,000 of
+# 16,384 (CoT-MAE) per row (about 34 and 110 hours of an H200, estimated).
 . "$(dirname "$0")/common.sh"
 policy=tevatron
 mine_bm25
@@ -15,7 +15,7 @@ fields=$questions counts="1 2"
 if [ "$scale" = full ]; then
   counts="1 10 20" number=5
   case "${rows:-queries-20}" in *queries-[12]0*) number=20 ;; esac
-  drtk doc2query "$passages" --model doc2query/all-with_prefix-t5-base-v1 --prefix "text2query: " --n "$number" --top-p 0.95 --top-k 25 -o "$out/queried-$number.jsonl" $again
+  drtk doc2query "$passages" --model doc2query/all-with_prefix-t5-base-v1 --prefix "text2query: " --set title=none --n "$number" --top-p 0.95 --top-k 25 -o "$out/queried-$number.jsonl" $again
   fields="--with $out/queried-$number.jsonl"
 fi
 

@@ -3,8 +3,8 @@
 #
 #   just reproduce rom [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# full: 8 epochs of the corpus per row (about 10 hours of an H200, estimated), then MS MARCO's first
-# retriever. The paper pre-trains ROM on Wikipedia and books; its figures are probably of the second retriever (second.sh). Passages for DeepImpact are not expanded first.
+# full: 8 epochs of the corpus per row (about 10 hours of an H200, estimated; coROM 34), then MS MARCO's first retriever. The paper pre-trains ROM on
+# Wikipedia and books; its figures are probably of the second retriever (second.sh). DeepImpact gets passages that are not expanded.
 . "$(dirname "$0")/common.sh"
 policy=tevatron
 mine_bm25

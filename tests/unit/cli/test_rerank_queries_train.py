@@ -171,7 +171,7 @@ def test_an_unfinished_warm_up_and_a_high_learning_rate_cause_warnings(data, tmp
     assert rates == pytest.approx([2e-9, 4e-9, 6e-9])  # 2e-3 * t * 1e-6
     assert "training ends after 3 of 10,000 steps of --set warmup" in capfd.readouterr().err
     run(data, tmp_path / "n", "--max-steps 1 --set schedule=linear --set max_lr=2e-3 --set warmup=0")
-    assert "a learning rate of 0.002 destroys a pre-trained encoder" in capfd.readouterr().err
+    assert "a learning rate of 0.002 is too high for a pre-trained encoder" in capfd.readouterr().err
 
 
 def test_the_head_of_a_cross_encoder_is_negated(data, tmp_path, capfd):

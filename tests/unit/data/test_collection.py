@@ -106,7 +106,7 @@ def test_data_fills_only_options_that_are_not_given(capfd: Capture, folder: Path
     assert (row["query_id"], row["positives"], row["negatives"]) == ("q1", ["ab"], ["aa"])
     with pytest.raises(UsageError, match="not a collection; give a BEIR folder, irds:ID or hf:NAME"):
         run_command(capfd, "mine-negatives", run, "--data", qrels)
-    with pytest.raises(UsageError, match="--corpus FILE is required, or --data DIR"):
+    with pytest.raises(UsageError, match="--corpus FILE or --data DIR is required"):
         run_command(capfd, "train-retriever", run, "--model", "m", "-o", tmp_path / "o")
 
 

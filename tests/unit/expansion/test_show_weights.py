@@ -77,7 +77,7 @@ def test_the_command_shows_passages_and_writes_a_page(folder, capfd):
     assert shown == "a\nthe cat sat\ncat 0.693\n\nb\nthe dog sat\ndog 0.693\n"
     assert run_command(capfd, "show", "c", "--with", "w", "--html", "w.html") == ""
     assert (folder / "w.html").read_text().count("<h2>") == 2
-    with pytest.raises(RecordError, match="w:1: 'text' is missing; join a file written with `bare` to its corpus with"):
+    with pytest.raises(RecordError, match="w:1: 'text' is missing; if this file was written with `bare`, give"):
         run_command(capfd, "show", "--term-weights", "w")
     for wrong in ("--html c", "--with w", "--top-words 3", "--tokenizer x"):
         with pytest.raises(UsageError):

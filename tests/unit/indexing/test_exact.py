@@ -217,7 +217,7 @@ def test_a_query_with_equal_scores_does_not_need_memory_for_all_queries(monkeypa
 
 
 @pytest.mark.parametrize("block", [1, 7, 50, 400])
-def test_the_top_keys_of_blocks_are_those_of_all_scores(block, monkeypatch):
+def test_top_keys_of_blocks_equal_top_keys_of_all_scores(block, monkeypatch):
     monkeypatch.setattr(exact, "_BUFFER", 3)
     scores = torch.randint(0, 60, (20, 400), generator=torch.Generator().manual_seed(0)).float()  # with ties
     scores[0] = scores[0].sort().values  # each block is better than those before

@@ -252,7 +252,7 @@ def test_vectors_are_the_last_layers_at_the_first_position(folder: Path) -> None
     assert actual[3] == pytest.approx(float(torch.sigmoid(logit)), abs=1e-5)
 
 
-def test_the_first_position_is_after_padding_on_the_left(folder: Path, tmp_path: Path) -> None:
+def test_padding_on_the_left_does_not_change_vectors(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "left")
     change_config(tmp_path / "left" / "tokenizer_config.json", padding_side="left")
     mine = CrossEncoderScorer(str(tmp_path / "left"))

@@ -136,7 +136,7 @@ def run_recipe(recipe: str, scale: str, folder: Path, *options: str) -> list[lis
         (folder / name).write_text(RECORDER)
         (folder / name).chmod(0o755)
     settings = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "CALLS": str(folder / "calls")}
-    settings |= {"SENTENCES": "sentences.jsonl", "STS": "sts", "DRTK_TEST_DATA": str(folder)}
+    settings |= {"SENTENCES": "sentences.jsonl", "STS": "sts", "HOLDOUT": "yes", "DRTK_TEST_DATA": str(folder)}
     for name in ("squad/corpus.jsonl.gz", "squad/queries.jsonl.gz", "stsb/dev.tsv"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(gzip.compress(b""))

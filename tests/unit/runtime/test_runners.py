@@ -188,7 +188,7 @@ def test_a_process_has_one_gpu_and_may_read_ahead(monkeypatch):
 @pytest.mark.parametrize(
     ("used", "gpu", "expected"),
     [
-        ({0}, True, ["only cuda:0 is used, and not cuda:1, cuda:2; use `runner` processes, or CUDA_VISIBLE_DEVICES"]),
+        ({0}, True, ["cuda:1, cuda:2 idle; `runner` processes uses all GPUs"]),
         ({0, 1, 2}, True, []),
         ({2}, True, []),  # the user selected a GPU
         (set(), True, []),  # the user selected the CPU
