@@ -63,3 +63,10 @@ def test_every_recipe_of_the_justfile_parses_and_is_described():
     names = "default setup test slow fmt lint golden docs docs-check quickstart bench reproduce squad"
     assert {line.split()[0] for line in recipes} >= set(names.split())
     assert all("#" in line for line in recipes)
+
+
+def test_reproduce_passes_quoted_rows_on():
+    just = str(Path(sys.executable).with_name("just"))
+    arguments = ["reproduce", "simlm", "--rows", "simlm random", "--scale", "x"]
+    run = subprocess.run([just, "--justfile", str(ROOT / "justfile"), *arguments], capture_output=True, text=True)
+    assert "unknown scale x" in run.stderr
