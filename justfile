@@ -70,7 +70,7 @@ reproduce recipe *args:
     shift; sh docs/cookbook/papers/{{recipe}}.sh "$@"
 
 # compare results of reproduce with the expected figures
-verify *results:
+verify +results:
     python docs/cookbook/papers/verify.py "$@"
 
 # SQuAD: chunking, both BM25 engines, reference figures; data in $DRTK_TEST_DATA (../shared/data)

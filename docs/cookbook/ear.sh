@@ -182,8 +182,10 @@ for count in ${SWEEP:-1 2 5 10}; do
     few="$few $scorer.of-$count=$out/passages.$scorer.of-$count.run"
   done
 done
-drtk eval $few --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" > "$out/sweep.txt"
-cat "$out/sweep.txt"
+if [ -n "$few" ]; then
+  drtk eval $few --answers "$out/test.jsonl" --corpus "$corpus" --measures "$measures" > "$out/sweep.txt"
+  cat "$out/sweep.txt"
+fi
 
 # Seconds per question from the manifests: whole commands including model loading, summed over resumed runs. Index sizes.
 seconds() { # WHAT OUTPUT

@@ -46,6 +46,7 @@ if [ "$scale" = mini ]; then
     --set warmup=0.1 --set weight_decay=0.01 --set held_out=256 --set title=none"
   tune_options="--batch-size 16 --negatives 1 --max-steps 200 --learning-rate 1e-3 --query-length 32 --passage-length 128
     --set warmup=0.1 --set title=none --set log_steps=20"
+  [ -e "$source/squad/corpus.jsonl.gz" ] || { echo "common.sh: no $source/squad; set DRTK_TEST_DATA to the folder of the data (docs/reproduction.md)" >&2 && exit 1; }
   drtk init-model "$source/squad/corpus.jsonl.gz" --layers 2 --hidden 128 --heads 4 --vocab-size 8000 --max-length 128 -o "$out/init" $made
   for file in squad/documents cranfield/corpus cacm/corpus; do
     drtk chunk "$source/$file.jsonl.gz" --tokenizer "$out/init" --max-tokens 62 -o "$out/${file%/*}.jsonl" $again
@@ -101,8 +102,18 @@ mine_bm25() {
   fi
 }
 
+known="" # rows of the recipe
 # is_selected ROW
-is_selected() { case " ${rows:-$1} " in *" $1 "*) ;; *) return 1 ;; esac; }
+is_selected() {
+  case "$known " in *" $1 "*) ;; *) known="$known $1" ;; esac
+  case " ${rows:-$1} " in *" $1 "*) ;; *) return 1 ;; esac
+}
+# check_rows: exit if the recipe has no such row
+check_rows() {
+  for row in $rows; do
+    case "$known " in *" $row "*) ;; *) echo "$recipe.sh: no row $row; rows:${known:- all together, without --rows}" >&2 && exit 2 ;; esac
+  done
+}
 
 encode_options=""
 fields="" # options of pretrain that add fields to the passages
@@ -149,6 +160,7 @@ run_rows() {
 
 # compare_rows BASELINE: values of the finished rows by question, to OUT/RECIPE.SEED.values.jsonl.zst; means and paired tests, to OUT/RECIPE.jsonl
 compare_rows() {
+  check_rows
   for seed in $seeds; do
     runs=""
     for run in "$work"/*."$seed".run; do
@@ -157,6 +169,6 @@ compare_rows() {
     [ -z "$runs" ] || drtk eval $runs ${judgments:---qrels $qrels} --measures "$measures" --per-query --format jsonl -o "$out/$recipe.$seed.values.jsonl.zst" --force
   done
   set -- "$out/$recipe.jsonl" "$1" "$out/$recipe".*.values.jsonl.zst
-  [ -e "$3" ] || { echo "$0: no row is finished; the recipe lists its rows" >&2 && exit 1; }
+  [ -e "$3" ] || { echo "$recipe.sh: no row is finished" >&2 && exit 1; }
   python "$here/summarize.py" "$@"
 }

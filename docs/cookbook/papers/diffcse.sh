@@ -82,6 +82,7 @@ for seed in $seeds; do
     pretrain "diffcse$name-$row" --preset "$preset" --model "$start" $dev $more
   done
 done
+check_rows
 models="start.0=$start"
 for folder in "$out/encoders/diffcse$name"-*; do
   case $folder in *.part) ;; *) models="$models ${folder##*/"diffcse$name"-}=$folder" ;; esac

@@ -9,6 +9,7 @@
 # full: Natural Questions or TriviaQA (SET, DOWNLOADS: common.sh) with T0, BART and the encoder of dpr.sh, which runs first; transfer to
 #   WebQuestions, CuratedTREC and EntityQuestions; FiD; with HOLDOUT=yes also EAR-RI without T0. Files and hours: ../ear-nq.md.
 . "$(dirname "$0")/common.sh"
+check_rows
 kinds="sentence answer title" models=$work
 
 # generate PART NAME GENERATORS OPTIONS: texts of the generators GENERATORS-KIND for the questions $work/PART.jsonl, as $work/PART.NAME.jsonl
@@ -40,7 +41,7 @@ fuse() {
 }
 # add_rows CANDIDATES DENSE RERANKER DEPTH COUNT …: other decoding; COUNT candidates; dense retrieval with DENSE; the first DEPTH passages reranked
 add_rows() {
-  candidates_of_all=$1 dense_index=$2 reranker=$3 depth=$4
+  candidates_of_all=$1 dense_index=$2 reranker=$3 rerank_depth=$4
   shift 4
   generate test beam gar --decode beam --n 1 --set beams=10
   choose gar.beam test.beam --select first
@@ -53,7 +54,7 @@ add_rows() {
   drtk fuse "$work/test.run" "$runs_of_rows/dense.$seed.run" --method linear --weights 1,1.1 --top 100 -o "$runs_of_rows/bm25+dense.$seed.run" $again # DPR's fusion
   for row in gar.greedy gar.ri gar.rd; do fuse "$row+dense" "$runs_of_rows/$row.$seed.run" "$runs_of_rows/dense.$seed.run"; done
   for row in gar.greedy gar.rd; do
-    drtk rerank "$runs_of_rows/$row.$seed.run" --corpus "$corpus" --queries "$work/test.jsonl" --model "$reranker" --depth "$depth" \
+    drtk rerank "$runs_of_rows/$row.$seed.run" --corpus "$corpus" --queries "$work/test.jsonl" --model "$reranker" --depth "$rerank_depth" \
       -o "$runs_of_rows/$row+reranked.$seed.run" $again
   done
 }
@@ -76,7 +77,7 @@ if [ "$scale" = mini ]; then
     done
     generate test greedy gar --decode greedy
     choose gar.greedy test.greedy --select greedy
-    add_rows gar.test.sampled.labeled "$work/flat" "$work/passage-reranker" 25 2 5
+    add_rows gar.test.labeled "$work/flat" "$work/passage-reranker" 25 2 5
   done
   judgments="--answers $work/test.jsonl --corpus $corpus" measures="Answer@1 Answer@5 Answer@20 Answer@100" work=$runs_of_rows
   compare_rows bm25
@@ -84,7 +85,8 @@ if [ "$scale" = mini ]; then
 fi
 
 use_wikipedia
-seed=${seeds%% *} bm25=$out/wikipedia.bm25 dense=$out/wikipedia.dense models=$work/$set match="" retriever=$bm25
+seeds=${seeds%% *}
+seed=$seeds bm25=$out/wikipedia.bm25 dense=$out/wikipedia.dense models=$work/$set match="" retriever=$bm25
 encoder=$out/dpr/$set/dpr.$seed.retriever lengths="" reader=$downloads/nq_reader_large train=$(find_download biencoder-nq-train.json)
 if [ "$set" = trivia ]; then # DPR's file does not mark the answer that is GAR's target
   lengths=-triviaqa reader=$downloads/tqa_reader_large train=hf:mandarjoshi/trivia_qa:unfiltered.nocontext:train
@@ -181,7 +183,7 @@ for other in webquestions curatedtrec entityquestions; do
     curatedtrec) match="--match regex" ;; # its answers are regular expressions
     entityquestions)
       file=$out/entityquestions.jsonl
-      [ -s "$file" ] || jq -c 'if type == "array" then .[] else . end' "$downloads"/EntityQuestions/dataset/test/P*.test.json* > "$file" ;;
+      [ -s "$file" ] || { jq -c 'if type == "array" then .[] else . end' "$downloads"/EntityQuestions/dataset/test/P*.test.json* > "$file.part"; mv "$file.part" "$file"; } ;;
   esac
   evaluate_questions "$models/$other" "$file"
   compare_rows bm25

@@ -24,6 +24,7 @@ from transformers import (
     DataCollatorWithPadding,
     Trainer,
     TrainingArguments,
+    set_seed,
 )
 
 
@@ -49,6 +50,7 @@ def main() -> None:
         lambda rows: tokenizer(*(rows[column] for column in columns), truncation=True, max_length=128), batched=True
     )
     labels = 1 if options.task == "stsb" else 2  # 1: regression
+    set_seed(options.seed)  # before the classifier gets its random weights
     model = AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=labels)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):  # progress is not output
         arguments = TrainingArguments(

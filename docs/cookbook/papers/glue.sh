@@ -11,11 +11,15 @@ for seed in $seeds; do
   for row in start simlm master; do
     if [ "$row" = start ]; then model=$start; else model=$out/encoders/$row.$seed; fi
     is_selected "$row" || continue
-    [ "$row" = start ] || [ -e "$model" ] || { echo "glue.sh: no $model; run $row.sh first" >&2 && continue; }
+    [ "$row" = start ] || [ -e "$model" ] || { echo "glue.sh: no $model; run \`just reproduce $row\` first" >&2 && continue; }
     for task in $tasks; do
       [ -s "$work/$row.$seed.$task.jsonl" ] || python "$here/glue.py" "$row.$seed" "$model" "$task" $options --seed "$seed" > "$work/part"
       [ -s "$work/$row.$seed.$task.jsonl" ] || mv "$work/part" "$work/$row.$seed.$task.jsonl"
     done
   done
 done
-for task in $tasks; do python "$here/summarize.py" "$out/glue-$task.jsonl" start "$work"/*."$task.jsonl"; done
+check_rows
+for task in $tasks; do
+  set -- "$work"/*."$task.jsonl"
+  if [ -e "$1" ]; then python "$here/summarize.py" "$out/glue-$task.jsonl" start "$@"; fi
+done

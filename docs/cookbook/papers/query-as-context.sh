@@ -11,21 +11,29 @@
 policy=tevatron
 mine_bm25
 chunk_documents
-fields=$questions counts="1 2"
+counts="1 2"
+# write_queries NUMBER: queries of docT5query
+write_queries() {
+  drtk doc2query "$passages" --model doc2query/all-with_prefix-t5-base-v1 --prefix "text2query: " --set title=none --n "$1" --top-p 0.95 --top-k 25 \
+    -o "$out/queried-$1.jsonl" $again
+}
 if [ "$scale" = full ]; then
-  counts="1 10 20" number=5
-  case "${rows:-queries-20}" in *queries-[12]0*) number=20 ;; esac
-  drtk doc2query "$passages" --model doc2query/all-with_prefix-t5-base-v1 --prefix "text2query: " --set title=none --n "$number" --top-p 0.95 --top-k 25 -o "$out/queried-$number.jsonl" $again
-  fields="--with $out/queried-$number.jsonl"
+  counts="1 10 20" questions="--with $out/queried-5.jsonl"
+  write_queries 5
+  case "${rows:-queries-20}" in *queries-[12]0*) write_queries 20 ;; esac
 fi
 
 set_row() {
+  fields=$questions
+  case $row in *-queries-[12]0) fields="--with $out/queried-20.jsonl" ;; esac
   case $row in
     qac-cotmae-queries-*) preset=qac-cotmae more="--set slots.context.limit=${row##*-}" ;;
     cocondenser | qac-cocondenser*)
       model=Luyu/condenser
-      if [ "$scale" = mini ]; then pretrain condenser --preset condenser --model "$start" && model=$encoder; fi
-      [ "$scale" = full ] || more="--set held_out=32" # of 490 documents
+      if [ "$scale" = mini ]; then
+        pretrain condenser --preset condenser --model "$start"
+        model=$encoder more="--set held_out=32" # of 490 documents
+      fi
       case $row in *-queries-*) preset=qac-cocondenser more="$more --set slots.b.limit=${row##*-}" ;; esac ;;
   esac
 }

@@ -21,7 +21,7 @@ for seed in $seeds; do
     esac
     is_selected "$row" || continue
     retriever=$out/$first/$row.$seed.retriever examples=$work/$row.$seed.train.jsonl
-    [ -e "$retriever" ] || { echo "second.sh: no $retriever; run $first.sh first" >&2 && continue; }
+    [ -e "$retriever" ] || { echo "second.sh: no $retriever; run \`just reproduce $first\` first" >&2 && continue; }
     if [ ! "$examples" -nt "$retriever" ]; then
       drtk encode "$pool" --model "$retriever" -o "$work/first.vectors" $again
       drtk index "$work/first.vectors" --type "$index_type" -o "$work/first.index" $made

@@ -9,6 +9,7 @@
 # full: after SimLM's pre-training, about 12 hours of an H200, estimated; 48 negatives are scored for distillation, the paper has 200. ENCODER=NAME
 #       starts from a public encoder instead (intfloat/simlm-base-msmarco, Luyu/co-condenser-marco …).
 . "$(dirname "$0")/common.sh"
+check_rows
 method=${METHOD:-simlm}
 if [ "$method" != simlm ]; then recipe=stages-$method work=$out/$recipe; fi
 both_queries=$queries
@@ -24,6 +25,9 @@ else
   both_queries=$out/queries.jsonl
   drtk convert "$train_queries" "$queries" --as queries -o "$both_queries" $again
 fi
+for seed in $seeds; do
+  case ${ENCODER:-}$method in simlm) ;; *) [ -e "${ENCODER:-$out/encoders/$method.$seed}" ] || { echo "stages.sh: no $out/encoders/$method.$seed; run the recipe that trains $method first" >&2 && exit 1; } ;; esac
+done
 for seed in $seeds; do
   encoder=${ENCODER:-$out/encoders/$method.$seed}
   case ${ENCODER:-}$method in simlm) pretrain simlm --preset simlm --model "$start" --generator "$generator" ;; esac

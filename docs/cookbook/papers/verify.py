@@ -1,6 +1,6 @@
 """Check the result of a recipe against expected.toml.
 
-python docs/cookbook/papers/verify.py SCALE/RECIPE.jsonl …
+python docs/cookbook/papers/verify.py SCALE/RECIPE.jsonl …        in a folder of another name, SCALE is mini
 
 Prints a line per row: measure, runs, mean, standard deviation over seeds, expected value and tolerance. Exits with 1 if a row is missing or
 outside its tolerance, or if an expected order is not significant.
@@ -17,9 +17,10 @@ from typing import Any
 
 def read_result(path: Path, measure: str) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
     """Read the records of a measure: averages by system, and tests by (system, baseline)."""
-    if not path.exists():
-        sys.exit(f"{path}: No such file; `just reproduce {path.stem}` writes runs/mini/{path.stem}.jsonl")
-    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        sys.exit(f"{path}: {error}; run the recipe")
     records = [record for record in records if record.get("measure") == measure]
     systems = {record["system"]: record for record in records if record["kind"] == "system"}
     tests = {(record["system"], record["baseline"]): record for record in records if record["kind"] == "contrast"}
@@ -57,11 +58,15 @@ def verify(path: Path, expected: dict[str, Any], scale: str) -> bool:
 
 def main() -> None:
     expected = tomllib.loads((Path(__file__).parent / "expected.toml").read_text(encoding="utf-8"))
+    del expected["names"]
     correct = True
     for path in map(Path, sys.argv[1:]):
-        scale, section = path.parent.name, expected.get(path.stem)
-        if section is None or scale not in section["measure"]:
-            sys.exit(f"{path}: expected.toml has no such recipe; the path must end in mini/RECIPE.jsonl or full/…")
+        if path.stem not in expected:
+            sys.exit(f"{path}: no such result in expected.toml; its results: {', '.join(expected)}")
+        section = expected[path.stem]
+        scale = path.parent.name if path.parent.name in ("mini", "full") else "mini"
+        if scale not in section["measure"]:
+            sys.exit(f"{path}: has no figures of scale {scale} in expected.toml")
         correct &= verify(path, section, scale)
     sys.exit(0 if correct else 1)
 

@@ -178,6 +178,12 @@ def test_negatives_follow_the_recipe_of_each_paper(row, policy, tmp_path):
     assert find_policies(run_recipe("second", "full", tmp_path, "--rows", row)) == {(policy, "irds:")}
 
 
+def test_an_unknown_row_is_an_error(tmp_path):
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run_recipe("rom", "full", tmp_path, "--rows", "rom Corom")
+    assert error.value.returncode == 2
+
+
 def test_a_row_that_starts_from_another_is_trained_from_it(tmp_path):
     encoders = tmp_path / "out" / "encoders"
     calls = run_recipe("rom", "full", tmp_path, "--rows", "corom")
