@@ -40,7 +40,7 @@ class AnswerCheck:
 
     def _find_problem(self, query: Query) -> str | None:
         if not query.answers:
-            return f"query '{query.id}' has no answers, which are required to label candidates"
+            return f"query '{query.id}' has no answers to label candidates with; add \"answers\": […] to its record"
         matcher = MATCHERS[self._match](query.answers)
         for pattern in getattr(matcher, "invalid", ()):
             warn(f"query '{query.id}': '{pattern}' is not a valid regular expression and matches nothing")

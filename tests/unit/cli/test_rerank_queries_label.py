@@ -91,8 +91,8 @@ def test_lucene_gives_the_labels_that_bm25s_gives(lucene, data, tmp_path):
 
 
 REJECTED: list[tuple[dict, dict, str]] = [  # changes of question q0 and of its candidate, and the message
-    ({}, {}, "query 'q0' has no answers, which are required to label candidates"),
-    ({"answers": []}, {}, "query 'q0' has no answers, which are required to label candidates"),
+    ({}, {}, "query 'q0' has no answers to label candidates with; add"),
+    ({"answers": []}, {}, "query 'q0' has no answers to label candidates with; add"),
     ({"answers": ["", " "]}, {}, "none of the answers of query 'q0' can be matched"),
     ({"answers": ["b"]}, {"query_id": "q99"}, "the queries have no 'q99'"),
     ({"answers": ["b"]}, {"text": " "}, "'text' is empty"),
