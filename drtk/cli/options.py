@@ -81,7 +81,7 @@ WithFiles = Annotated[
     list[str] | None,
     make_option(
         "--with FILE",
-        "JSON lines of additional fields, one per passage in the same order, such as --bare output; repeatable.",
+        "JSON lines of additional fields, one per passage in the same order; repeatable.",
         panel=INPUT,
     ),
 ]
