@@ -220,8 +220,9 @@ def iter_passages(source: str, tracker: InputTracker) -> ParsedRecords[Passage]:
 
 
 def iter_queries(source: str, tracker: InputTracker) -> ParsedRecords[Query]:
-    """Yield line number and query, or the error of the line, of a file of queries; of training data and MS MARCO's
-    top-1000 candidates, each distinct query.
+    """Yield line number and query, or ValueError, for each line of a file of queries.
+
+    Training data and MS MARCO's top-1000 candidates give each distinct query.
 
     A query without an id gets a digest of its text as id; a repeated text also gets the suffix -2, -3, …
     """

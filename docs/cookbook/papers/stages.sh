@@ -26,11 +26,14 @@ else
   drtk convert "$train_queries" "$queries" --as queries -o "$both_queries" $again
 fi
 for seed in $seeds; do
-  case ${ENCODER:-}$method in simlm) ;; *) [ -e "${ENCODER:-$out/encoders/$method.$seed}" ] || { echo "stages.sh: no $out/encoders/$method.$seed; run the recipe that trains $method first" >&2 && exit 1; } ;; esac
-done
-for seed in $seeds; do
-  encoder=${ENCODER:-$out/encoders/$method.$seed}
-  case ${ENCODER:-}$method in simlm) pretrain simlm --preset simlm --model "$start" --generator "$generator" ;; esac
+  if [ -n "${ENCODER:-}" ]; then
+    encoder=$ENCODER
+  elif [ "$method" = simlm ]; then
+    pretrain simlm --preset simlm --model "$start" --generator "$generator"
+  else
+    encoder=$out/encoders/$method.$seed
+    [ -e "$encoder" ] || { echo "stages.sh: no $encoder; run the recipe that trains $method first" >&2 && exit 1; }
+  fi
   ENCODER=$encoder SEED=$seed sh "$here/../simlm.sh" "$corpus" "$both_queries" "$train_qrels" "$qrels" "$start" "$work/$seed"
   for system in bm25 retriever1 retriever2 reranked distilled; do cp -p "$work/$seed/$system.run" "$work/$system.$seed.run"; done
 done
