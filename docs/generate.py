@@ -135,7 +135,12 @@ def format_results() -> str:
         "| --- | --- | --- | ---: | --- | --- |",
     ]
     tables = []
-    unmeasured = ["## Not measured here", "", "| row | paper | recipe, source | reason |", "| --- | ---: | --- | --- |"]
+    unmeasured = [
+        "## Not measured here",
+        "",
+        "| row | paper | command | source | reason |",
+        "| --- | ---: | --- | --- | --- |",
+    ]
     for name, expected in recipes.items():
         result = RESULTS / f"{name}.jsonl"
         rows, title = expected["rows"], expected["title"]
@@ -185,9 +190,10 @@ def _format_label(row: str, values: dict[str, Any], names: dict[str, str]) -> st
 def _format_unmeasured(name: str, expected: dict[str, Any], names: dict[str, str]) -> list[str]:
     """Return table rows with the paper's figures of a recipe that cannot run at mini scale."""
     recipe, measure = expected.get("recipe", name), expected["measure"]["full"]
+    command = expected.get("command") or f"just reproduce {recipe} --scale full"
     source = f"[{expected['title']}](cookbook/papers/{recipe}.sh), {expected['paper']}"
     return [
-        f"| {_format_label(row, values, names)} | {measure} {values['full']:.3f} | {source} | {expected['reason']} |"
+        f"| {_format_label(row, values, names)} | {measure} {values['full']:.3f} | `{command}` | {source} | {expected['reason']} |"
         for row, values in expected["rows"].items()
         if "full" in values
     ]

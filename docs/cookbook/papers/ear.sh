@@ -3,6 +3,7 @@
 # candidates (Table 3.8).
 #
 #   just reproduce ear [--scale mini|full]        options: common.sh; one seed runs all rows
+#   TEST=2000 just reproduce ear                  mini: another number of test questions. Writes OUT/ear-2000.jsonl
 #
 # mini: SQuAD, by ear.sh of the cookbook, with the candidates of BM25's first passages and those of a T5 that is trained from random weights;
 #   Answer@k on 500 questions.
@@ -60,6 +61,7 @@ add_rows() {
 }
 
 if [ "$scale" = mini ]; then
+  if [ -n "${TEST:-}" ]; then recipe=ear-$TEST work=$out/$recipe; fi
   mine_bm25
   export RI_EPOCHS=2 RD_EPOCHS=2 BATCH=8 MAX_LR=5e-3 EVERY=120 SWEEP=" " RERANK_EPOCHS=2 RERANK_LENGTH=128 EAR_DATA="$source/squad"
   export GENERATOR="$out/t5" GENERATOR_STEPS=300 SAMPLES=10
@@ -80,7 +82,7 @@ if [ "$scale" = mini ]; then
     add_rows gar.test.labeled "$work/flat" "$work/passage-reranker" 25 2 5
   done
   judgments="--answers $work/test.jsonl --corpus $corpus" measures="Answer@1 Answer@5 Answer@20 Answer@100" work=$runs_of_rows
-  compare_rows bm25
+  compare_rows gar.greedy
   exit
 fi
 
@@ -165,7 +167,7 @@ if [ "${HOLDOUT:-no}" = yes ]; then # instead of T0, five generators of each kin
   choose gar.ri.held-out test.sampled.labeled $(get_scorer held-out)
 fi
 recipe=ear.$set
-compare_rows bm25
+compare_rows gar.greedy
 
 work=$models/fid recipe=ear.fid.$set judgments="--exact-match --answers $models/test.jsonl" measures=EM
 mkdir -p "$work"
@@ -186,5 +188,5 @@ for other in webquestions curatedtrec entityquestions; do
       [ -s "$file" ] || { jq -c 'if type == "array" then .[] else . end' "$downloads"/EntityQuestions/dataset/test/P*.test.json* > "$file.part"; mv "$file.part" "$file"; } ;;
   esac
   evaluate_questions "$models/$other" "$file"
-  compare_rows bm25
+  compare_rows gar.greedy
 done

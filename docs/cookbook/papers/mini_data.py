@@ -2,10 +2,10 @@
 
 python docs/cookbook/papers/mini_data.py SQUAD PASSAGES OUT
 
-SQUAD is a folder with SQuAD 1.1 in BEIR's layout:
+SQUAD is a folder with SQuAD 1.1 as in BEIR:
 
 corpus.jsonl.gz       paragraphs, ids ARTICLE-…, those of dev last
-documents.jsonl.gz    whole articles: id ARTICLE, title, text
+documents.jsonl.gz    whole articles: id, title, text; the id is ARTICLE
 queries.jsonl.gz      questions; metadata.answers is a list of strings
 qrels/train.tsv, qrels/dev.tsv
 

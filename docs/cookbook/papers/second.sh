@@ -1,6 +1,6 @@
 #!/bin/sh
 # Second retrievers: negatives mined by the first retriever, starting again from the pre-trained encoder (Zhou 2023, Tables 6 and 8; Long 2022,
-# Table 1; Wu 2023, Tables 1, 3 and 4).
+# Tables 1 and 3; Wu 2023, Tables 1, 3 and 4).
 #
 #   just reproduce second [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #

