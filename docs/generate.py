@@ -193,7 +193,7 @@ def _format_unmeasured(name: str, expected: dict[str, Any], names: dict[str, str
     command = expected.get("command") or f"just reproduce {recipe} --scale full"
     source = f"[{expected['title']}](cookbook/papers/{recipe}.sh), {expected['paper']}"
     return [
-        f"| {_format_label(row, values, names)} | {measure} {values['full']:.3f} | `{command}` | {source} | {expected['reason']} |"
+        f"| {_format_label(row, values, names)} | {measure} {values['full']:.3f} | `{values.get('command') or command}` | {source} | {expected['reason']} |"
         for row, values in expected["rows"].items()
         if "full" in values
     ]
