@@ -3,7 +3,8 @@
 #
 #   just reproduce baselines [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# mini: a T5 of two layers, trained from random weights on the training questions, writes five queries per passage.
+# mini: a T5 of two layers, trained from random weights on the training questions, writes five queries per passage. Row doct5query-others: each
+#   passage gets the queries of another one.
 # full: passages without titles, as in the published figures; 40 queries per passage by docT5query; vectors of the first retriever from
 #   BERT-base. About 10 hours of an H200, estimated.
 . "$(dirname "$0")/common.sh"
@@ -14,9 +15,15 @@ mine_bm25 "$work/bm25.index"
 # search_words NAME INDEX: search an inverted index
 search_words() { drtk search "$2" "$queries" --qrels "$qrels" -k "$depth" -o "$work/$1.$seed.run" $again; }
 
+# search_expanded NAME QUERIES: search the passages with the generated queries of the file QUERIES
+search_expanded() {
+  drtk index "$corpus" --with "$2" --expand queries --type "$bm25_type" -o "$work/$1.$seed.index" $made
+  search_words "$1" "$work/$1.$seed.index"
+}
+
 for seed in $seeds; do
   if is_selected bm25; then search_words bm25 "$bm25"; fi
-  if is_selected doct5query; then
+  if is_selected doct5query || is_selected doct5query-others; then
     writer=castorini/doc2query-t5-base-msmarco number=40
     if [ "$scale" = mini ]; then
       writer=$work/writer.$seed number=5
@@ -25,8 +32,15 @@ for seed in $seeds; do
         --max-length 128 --target-length 24 --seed "$seed" -o "$writer" $again
     fi
     drtk doc2query "$corpus" --model "$writer" --n "$number" --top-k 10 --top-p 1 --bare --seed "$seed" -o "$work/queries.$seed.jsonl" $again
-    drtk index "$corpus" --with "$work/queries.$seed.jsonl" --expand queries --type "$bm25_type" -o "$work/doct5query.$seed.index" $made
-    search_words doct5query "$work/doct5query.$seed.index"
+    search_expanded doct5query "$work/queries.$seed.jsonl"
+    if is_selected doct5query-others && [ "$scale" = mini ]; then
+      python -c 'import json, sys
+records = [json.loads(line) for line in sys.stdin]
+for record, other in zip(records, records[1000:] + records[:1000]): print(json.dumps(record | {"queries": other["queries"]}))' \
+        < "$work/queries.$seed.jsonl" > "$work/others.part"
+      join "$work/others.$seed.jsonl" "$work/others.part"
+      search_expanded doct5query-others "$work/others.$seed.jsonl"
+    fi
   fi
   if is_selected deepct; then
     [ "$scale" = mini ] && short="--max-steps 300 --set batch_size=16 --set learning_rate=5e-4 --set max_length=128" || short=""
