@@ -32,8 +32,8 @@ mkdir -p "$work" "$out/encoders"
 join() {
   joined=$1
   shift
-  cat "$@" > "$joined.part"
-  if cmp -s "$joined.part" "$joined"; then rm "$joined.part"; else mv "$joined.part" "$joined"; fi
+  cat "$@" > "$joined.$$" # not one name: several recipes may run in this folder
+  if cmp -s "$joined.$$" "$joined"; then rm "$joined.$$"; else mv "$joined.$$" "$joined"; fi
 }
 
 if [ "$scale" = mini ]; then
