@@ -46,7 +46,7 @@ if [ "$scale" = mini ]; then
     --set warmup=0.1 --set weight_decay=0.01 --set held_out=256 --set title=none"
   tune_options="--batch-size 16 --negatives 1 --max-steps 200 --learning-rate 1e-3 --query-length 32 --passage-length 128
     --set warmup=0.1 --set title=none --set log_steps=20"
-  [ -e "$source/squad/corpus.jsonl.gz" ] || { echo "common.sh: no $source/squad; set DRTK_TEST_DATA to the folder of the data (docs/reproduction.md)" >&2 && exit 1; }
+  [ -e "$source/squad/corpus.jsonl.gz" ] || { echo "common.sh: no $source/squad; download it with public_data.py, or set DRTK_TEST_DATA to its folder (docs/reproduction.md)" >&2 && exit 1; }
   drtk init-model "$source/squad/corpus.jsonl.gz" --layers 2 --hidden 128 --heads 4 --vocab-size 8000 --max-length 128 -o "$out/init" $made
   for file in squad/documents cranfield/corpus cacm/corpus; do
     drtk chunk "$source/$file.jsonl.gz" --tokenizer "$out/init" --max-tokens 62 -o "$out/${file%/*}.jsonl" $again
