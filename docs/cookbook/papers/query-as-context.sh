@@ -4,21 +4,22 @@
 #
 #   just reproduce query-as-context [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# mini: queries are the questions whose answers a passage contains (mini_data.py).
+# mini: queries are the questions whose answers a passage contains (mini_data.py). Rows *-twice have as many steps as those of coCondenser, which
+#   start from condenser.
 # full: five queries per passage by docT5query (20 for the rows with 10 and 20), then 120,000 steps of 2,048 passages (coCondenser) or 50,000 of
 # 16,384 (CoT-MAE) per row (about 34 and 110 hours of an H200, estimated).
 . "$(dirname "$0")/common.sh"
 policy=tevatron
 mine_bm25
 chunk_documents
-counts="1 2"
+counts="1 2" twice="condenser-twice cotmae-twice"
 # write_queries NUMBER: queries of docT5query
 write_queries() {
   drtk doc2query "$passages" --model doc2query/all-with_prefix-t5-base-v1 --prefix "text2query: " --set title=none --n "$1" --top-p 0.95 --top-k 25 \
     -o "$out/queried-$1.jsonl" $again
 }
 if [ "$scale" = full ]; then
-  counts="1 10 20" questions="--with $out/queried-5.jsonl"
+  counts="1 10 20" twice="" questions="--with $out/queried-5.jsonl"
   write_queries 5
   case "${rows:-queries-20}" in *queries-[12]0*) write_queries 20 ;; esac
 fi
@@ -28,15 +29,21 @@ set_row() {
   case $row in *-queries-[12]0) fields="--with $out/queried-20.jsonl" ;; esac
   case $row in
     qac-cotmae-queries-*) preset=qac-cotmae more="--set slots.context.limit=${row##*-}" ;;
-    cocondenser | qac-cocondenser*)
+    cotmae-twice)
+      pretrain cotmae --preset cotmae --model "$start"
+      preset=cotmae model=$encoder ;;
+    cocondenser | condenser-twice | qac-cocondenser*)
       model=Luyu/condenser
       if [ "$scale" = mini ]; then
         pretrain condenser --preset condenser --model "$start"
         model=$encoder more="--set held_out=32" # of 490 documents
       fi
-      case $row in *-queries-*) preset=qac-cocondenser more="$more --set slots.b.limit=${row##*-}" ;; esac ;;
+      case $row in
+        condenser-twice) preset=condenser more="" ;;
+        *-queries-*) preset=qac-cocondenser more="$more --set slots.b.limit=${row##*-}" ;;
+      esac ;;
   esac
 }
-run_rows qac-r1 condenser cocondenser qac-cocondenser qac-cocondenser-mixed cotmae qac-cotmae qac-cotmae-mixed
+run_rows qac-r1 condenser cocondenser qac-cocondenser qac-cocondenser-mixed cotmae qac-cotmae qac-cotmae-mixed $twice
 for count in $counts; do run_rows qac-r1 "qac-cocondenser-queries-$count" "qac-cotmae-queries-$count"; done
 compare_rows cotmae

@@ -3,6 +3,7 @@
 #
 #   just reproduce rom [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
+# mini: rom-twice has as many steps as corom, which starts from rom.
 # full: 8 epochs of the corpus per row (about 10 hours of an H200, estimated; coROM 34), then MS MARCO's first retriever. The paper pre-trains ROM on
 # Wikipedia and books; its figures are probably of the second retriever (second.sh). DeepImpact gets passages that are not expanded.
 . "$(dirname "$0")/common.sh"
@@ -16,15 +17,16 @@ if is_selected rom-deepimpact; then
   drtk termweight "$passages" --method deepimpact --model "$out/deepimpact" -o "$out/impacts.jsonl" $again
 fi
 
+twice=$([ "$scale" = full ] || echo rom-twice)
 set_row() {
   passages=$out/bprop.jsonl
   case $row in
     mlm-15) preset=mlm more="--set slots.passage.rate=0.15 --set slots.passage.masking=random" ;;
     rom-deepimpact) preset=rom passages=$out/impacts.jsonl ;;
-    corom)
+    corom | rom-twice)
       pretrain rom --preset rom --model "$start"
-      model=$encoder ;;
+      preset=${row%-twice} model=$encoder ;;
   esac
 }
-run_rows rom-ft mlm-15 rom rom-deepimpact corom
+run_rows rom-ft mlm-15 rom rom-deepimpact corom $twice
 compare_rows mlm-15
