@@ -32,7 +32,7 @@ mkdir -p "$work" "$out/encoders"
 join() {
   joined=$1
   shift
-  cat "$@" > "$joined.$$" # not one name: several recipes may run in this folder
+  cat "$@" > "$joined.$$" # one name per process: several recipes may run in this folder
   if cmp -s "$joined.$$" "$joined"; then rm "$joined.$$"; else mv "$joined.$$" "$joined"; fi
 }
 
@@ -58,7 +58,7 @@ if [ "$scale" = mini ]; then
     --set warmup=0.1 --set held_out=512 --eval-steps 1000 --seed 0 -o "$start" $again
   questions="--with $data/fields.jsonl"
 else
-  seeds=${seeds:-42} passages=hf:Tevatron/msmarco-passage-corpus:train corpus=$passages # with titles
+  seeds=${seeds:-42} passages=hf:Tevatron/msmarco-passage-corpus:train corpus=$passages # with the titles that RocketQA added
   train_queries=irds:msmarco-passage/train train_qrels=$train_queries queries=irds:msmarco-passage/dev/small qrels=$queries
   start=${START:-bert-base-uncased} generator=google/electra-base-generator
   measures="RR@10 R@50 R@1000 Success@50 Success@1000" depth=1000 mining_depth=200 index_type=flat bm25_type=bm25 policy=msmarco # query-as-context and ROM: tevatron
@@ -96,7 +96,7 @@ mine_bm25() {
   drtk index "$corpus" --type "$bm25_type" -o "$bm25" $made
   if [ "$policy" = tevatron ]; then
     mine "$bm25"
-  else # also random negatives, of the corpus
+  else # this policy also samples negatives from the corpus
     examples=$out/train-$policy.jsonl
     mine "$bm25" --corpus "$corpus"
   fi
@@ -111,7 +111,7 @@ is_selected() {
 # check_rows: exit if the recipe has no such row
 check_rows() {
   for row in $rows; do
-    case "$known " in *" $row "*) ;; *) echo "$recipe.sh: no row $row; rows:${known:- all together, without --rows}" >&2 && exit 2 ;; esac
+    case "$known " in *" $row "*) ;; *) echo "$recipe.sh: no row $row; rows:${known:- this recipe runs all together; omit --rows}" >&2 && exit 2 ;; esac
   done
 }
 

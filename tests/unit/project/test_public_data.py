@@ -41,8 +41,8 @@ def make_tar(**files: str) -> bytes:
 
 
 DOWNLOADS = {
-    "train-v1.1.json": make_squad(New_York=["the\npark", "the river", "the\npark"], Bern=["a\u202fbear"]),
-    "dev-v1.1.json": make_squad(Oslo=["a ship"]),
+    "train-v1.1.json": make_squad(**{"Za%C3%AFre": ["the\npark", "the river", "the\npark"], "Zürich": ["a\u202fbear"]}),
+    "dev-v1.1.json": make_squad(Oslo_by_night=["a ship"]),
     "cran.all.1400": b".I 1\r\n.T\r\na wing\r\nin air .\r\n.A\r\nb\r\n.B\r\nc\r\n.W\r\na wing\r\nin air .\r\n  it lifts .\r\n.W\r\nmore .\r\n"
     b".I 5\n.T\n.A\n.B\n.W\n",
     "cacm.tar.gz": make_tar(
@@ -63,29 +63,29 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def test_downloads_become_collections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = load_script("public_data")
-    monkeypatch.setattr(script, "urlopen", lambda address: io.BytesIO(DOWNLOADS[address.rsplit("/", 1)[1]]))
+    monkeypatch.setattr(script, "urlopen", lambda address, timeout: io.BytesIO(DOWNLOADS[address.rsplit("/", 1)[1]]))
     monkeypatch.setattr("sys.argv", ["public_data.py", str(tmp_path / "data")])
     script.main()
     squad = tmp_path / "data" / "squad"
-    # Articles in the order of their names; the third paragraph repeats the first.
+    # Articles are in the order of their decoded names; the third paragraph repeats the first.
     assert read(squad / "corpus.jsonl.gz") == [
-        {"_id": "a001-p001", "title": "Bern", "text": "a\u202fbear"},
-        {"_id": "a002-p001", "title": "New York", "text": "the park"},
-        {"_id": "a002-p002", "title": "New York", "text": "the river"},
-        {"_id": "a003-p001", "title": "Oslo", "text": "a ship"},
+        {"_id": "a001-p001", "title": "Zaïre", "text": "the park"},
+        {"_id": "a001-p002", "title": "Zaïre", "text": "the river"},
+        {"_id": "a002-p001", "title": "Zürich", "text": "a\u202fbear"},
+        {"_id": "a003-p001", "title": "Oslo by night", "text": "a ship"},
     ]
-    assert read(squad / "documents.jsonl.gz")[1] == {
-        "id": "a002", "title": "New York", "text": "the park\n\nthe river\n\nthe park",
+    assert read(squad / "documents.jsonl.gz")[0] == {
+        "id": "a001", "title": "Zaïre", "text": "the park\n\nthe river\n\nthe park",
     }  # fmt: skip
     queries = read(squad / "queries.jsonl.gz")
     assert [query["_id"] for query in queries] == [*(f"train-0000{number}" for number in range(1, 5)), "dev-00001"]
-    assert queries[1]["text"] == "Where is the park?"
-    assert queries[1]["metadata"] == {"split": "train", "answers": ["the park"]}
+    assert queries[0]["text"] == "Where is the park?"
+    assert queries[0]["metadata"] == {"split": "train", "answers": ["the park"]}
     assert (squad / "qrels" / "train.tsv").read_text().splitlines() == [
         "query-id\tcorpus-id\tscore",
         "train-00001\ta001-p001\t1",
-        "train-00002\ta002-p001\t1",
-        "train-00003\ta002-p002\t1",
+        "train-00002\ta001-p002\t1",
+        "train-00003\ta001-p001\t1",
         "train-00004\ta002-p001\t1",
     ]
     assert (squad / "qrels" / "dev.tsv").read_text().splitlines()[1:] == ["dev-00001\ta003-p001\t1"]
