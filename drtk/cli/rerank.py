@@ -23,6 +23,11 @@ BATCH_SIZE_WITH_VECTORS = 64  # queries per shard of vectors
 LISTS_PER_BATCH = 512  # queries, for HLATR
 
 
+def get_query_id(line: bytes) -> str:
+    """Return the query id of a line of a run."""
+    return line.decode().split(maxsplit=1)[0]
+
+
 @with_settings(RerankSettings)
 @with_settings(RunnerSettings, name="runner_settings")
 @filter_command("run", sharded=True, writes=("save_vectors",))
@@ -108,7 +113,7 @@ def rerank(
         return scored if writer is None else writer.write(scored)
 
     try:
-        job.run_batches(records, score_batches, unit="queries")
+        job.run_batches(records, score_batches, unit="queries", group=get_query_id)
     except BaseException:
         if writer is not None:
             writer.job.discard()
@@ -145,7 +150,7 @@ def _rerank_lists(
     records = read_ranking_rows(run, vectors=opened, depth=depth, tracker=job.tracker)
     run_filter(
         records, job, RunListReranker, model, vectors, device, settings.tag,
-        runner_settings=runner_settings, batch_size=LISTS_PER_BATCH, unit="queries",
+        runner_settings=runner_settings, batch_size=LISTS_PER_BATCH, unit="queries", group=get_query_id,
     )  # fmt: skip
     opened.warn_if_order_differs(get_source_name(run))
 

@@ -249,7 +249,8 @@ def select_queries(
             *arguments,
             runner_settings=runner_settings,
             batch_size=LISTS_PER_BATCH,
-            unit="questions",
+            unit="lists of candidates",
+            group=_get_list,
         )
     counts: dict[str, Any] = read_json(get_manifest_path(path))["counts"]
     if not counts["chosen"]:  # only possible with `select` greedy
@@ -261,6 +262,11 @@ def select_queries(
     files, num_without = write_queries(folder, queries, settings.n_best)
     get_manifest_path(path).unlink()
     return counts | {"without a candidate": num_without, "files": files}
+
+
+def _get_list(line: bytes) -> tuple[str, str]:
+    candidate = orjson.loads(line)
+    return candidate["query_id"], candidate.get("kind")
 
 
 def _make_check(select: str, models: Mapping[str, str], index: str | None) -> Callable[[Expansion, Query], str | None]:

@@ -230,12 +230,14 @@ class FilterJob:
         work: Callable[[Iterator[list[Record]]], Generator[BatchResult, None, None]],
         *,
         unit: str = "records",
+        group: Callable[[bytes], Any] | None = None,
     ) -> None:
         """Write the results that `work` yields, one for each batch of records, in input order.
 
         `work` may prefetch batches. If the output is a file, a journal is written after a batch, at most every two
         seconds, and when the run fails. Records of other shards are skipped and not counted.
-        unit: plural name of the records, for the progress bar
+        unit, group: plural name of the records, and key of the record that a line of the source belongs to (see
+            `count_lines`), for the progress bar
         Raises MismatchError if the run to resume had other settings or inputs, DrtkError from `find_problem`.
         """
         self._manifest = create_manifest(self.kind, self.settings, program=self.command)
@@ -264,7 +266,7 @@ class FilterJob:
             self._keep_journal(output),
             Progress(
                 self.command,
-                total=len(records) if isinstance(records, Sized) else self._count_records(unit),
+                total=len(records) if isinstance(records, Sized) else self._count_records(unit, group),
                 get_share=self._get_share_read,
                 unit=unit,
                 initial=journal.records,
@@ -302,10 +304,12 @@ class FilterJob:
         """Log the number of records that were written in another way than by `run`."""
         log(f"{self.command}: {count:,} {unit}, {self._clock.seconds:,.1f} s -> {self.output}")
 
-    def _count_records(self, unit: str) -> int | None:
+    def _count_records(self, unit: str, group: Callable[[bytes], Any] | None) -> int | None:
         """Return the approximate number of records of this run; None if it is unknown or expensive to count."""
         source, sample = self.settings.get("source"), self.settings.get("sample")
-        lines = count_lines(source, shards=self.shard[1]) if isinstance(source, str) and unit != "queries" else None
+        if not isinstance(source, str) or (unit == "queries" and group is None):  # queries with several lines
+            return None
+        lines = count_lines(source, shards=self.shard[1], group=group)
         return lines if lines is None or sample is None else min(lines, sample)
 
     def _get_share_read(self) -> float | None:

@@ -320,12 +320,14 @@ def run_filter(
     runner_settings: RunnerSettings,
     batch_size: int | None = None,
     unit: str = "passages",
+    group: Callable[[bytes], Any] | None = None,
     gpu: bool = True,
 ) -> None:
     """Process records with a batch function, and write the results to the output of `job`, in input order.
 
     build, arguments: `build(*arguments)` returns the batch function
     batch_size: number of records per call of the batch function; by default the job's
+    unit, group: as in `FilterJob.run_batches`
     gpu: whether the batch function can use a GPU
     Raises the errors of reading and of the batch function; UsageError for an unknown runner.
     """
@@ -335,7 +337,7 @@ def run_filter(
     def map_all(batches: Iterator[list[Record]]) -> Generator[BatchResult, None, None]:
         return map_batches(batches, build, *arguments, runner_settings=runner_settings, gpu=gpu)
 
-    job.run_batches(records, map_all, unit=unit)
+    job.run_batches(records, map_all, unit=unit, group=group)
 
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:

@@ -131,14 +131,21 @@ def get_source_name(source: str) -> str:
     return "<stdin>" if source == STANDARD else source
 
 
-def count_lines(source: str, *, shards: int = 1) -> int | None:
-    """Return the number of lines of a JSONL file divided by `shards`; None for other, large and damaged files."""
+def count_lines(source: str, *, shards: int = 1, group: Callable[[bytes], Any] | None = None) -> int | None:
+    """Return the number of lines of a JSONL file divided by `shards`; None for other, large and damaged files.
+
+    group: key of the record that a line belongs to, if records have several lines; then the records are counted, in any
+        file of lines
+    """
     is_jsonl = source.endswith((".jsonl", *(".jsonl" + suffix for suffix in SUFFIXES)))
-    if not is_jsonl or not os.path.isfile(source) or os.path.getsize(source) > MAX_COUNTED_BYTES:
+    if not (is_jsonl or group) or not os.path.isfile(source) or os.path.getsize(source) > MAX_COUNTED_BYTES:
         return None
     try:
         with open_input(source)[0] as file:
-            lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+            if group is None:
+                lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+            else:
+                lines = len({group(line) for line in file if not line.isspace()})
     except Exception:  # noqa: BLE001 - damaged data; reading the records reports the place
         return None
     return lines // shards

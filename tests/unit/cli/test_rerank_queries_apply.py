@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from drtk.cli.main import app
 from drtk.errors import DrtkError, MismatchError, RecordError, UsageError
 from drtk.query_expansion import rerank
+from drtk.runtime import filter_job
 from drtk.runtime.integrity import read_json
 from drtk.runtime.manifest import get_manifest_path
 from tests.expansion_collection import KINDS, label_expansions, make_collection, read_rows, write_collection, write_rows
@@ -65,6 +67,13 @@ def test_a_model_with_planted_knowledge_reaches_the_oracle_end_to_end(data, tmp_
     assert ranks(tmp_path / "scorer") == ranks(tmp_path / "oracle") == [1] * 72
     assert accuracy["scorer"].split()[-2:] == ["1.0000", "1.0000"]
     assert accuracy["scorer"] == accuracy["oracle"] != accuracy["first"]
+
+
+def test_the_progress_counts_lists_of_candidates_not_lines(data, tmp_path, monkeypatch):
+    progress = Mock(wraps=filter_job.Progress)
+    monkeypatch.setattr(filter_job, "Progress", progress)
+    call(data, tmp_path / "out", "--select oracle")
+    assert progress.call_args.kwargs["total"] == 24 * len(KINDS) < len(read_rows(data / "labeled.jsonl"))
 
 
 def test_query_files_keep_ids_and_answers_and_hold_the_expanded_question(data, tmp_path):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from drtk.cli.rerank import get_query_id
 from drtk.runtime import streams
 from drtk.runtime.progress import Progress, log, log_detail, name_options, set_verbosity, warn
 from drtk.runtime.streams import count_lines
@@ -66,6 +67,10 @@ def test_lines_of_jsonl_files_are_counted_unless_it_takes_long(tmp_path, monkeyp
         assert count_lines(str(tmp_path / name), shards=2) == 3
     assert [count_lines(str(tmp_path / name)) for name in ("run.trec", "damaged.jsonl.gz", "none.jsonl")] == [None] * 3
     assert count_lines("-") is None
+    (tmp_path / "run.trec").write_bytes(b"q1 Q0 a 1 2 t\nq1 Q0 b 2 1 t\n\nq2 Q0 a 1 2 t\n")
+    (tmp_path / "run.parquet").write_bytes(b"PAR1\xff\xfe\n")
+    assert count_lines(str(tmp_path / "run.trec"), group=get_query_id) == 2
+    assert count_lines(str(tmp_path / "run.parquet"), group=get_query_id) is None
     monkeypatch.setattr(streams, "MAX_COUNTED_BYTES", 10)
     assert count_lines(str(tmp_path / "corpus.jsonl.gz")) is None
 
