@@ -44,6 +44,7 @@ def read(
     """
     from drtk.data.checks import describe_missing_texts, warn_if_texts_missing
     from drtk.data.corpus_store import CorpusStore
+    from drtk.data.runs import get_query_id
     from drtk.models.model_folder import resolve_model_folder
     from drtk.query_expansion.candidates import load_queries
     from drtk.query_expansion.fid_reader import AnswerReader, iter_reader_questions
@@ -62,6 +63,7 @@ def read(
     job.no_input_warning = "the input has no questions, so nothing is answered"
     job.find_problem = lambda _: describe_missing_texts(job.counts, corpus)
     run_filter(
-        questions, job, AnswerReader, model, tokenizer, settings, device, runner_settings=runner_settings, batch_size=BATCH_SIZE, unit="questions"
+        questions, job, AnswerReader, model, tokenizer, settings, device,
+        runner_settings=runner_settings, batch_size=BATCH_SIZE, unit="questions", group=get_query_id,
     )  # fmt: skip
     warn_if_texts_missing(job.counts, corpus)

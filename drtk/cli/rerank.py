@@ -23,11 +23,6 @@ BATCH_SIZE_WITH_VECTORS = 64  # queries per shard of vectors
 LISTS_PER_BATCH = 512  # queries, for HLATR
 
 
-def get_query_id(line: bytes) -> str:
-    """Return the query id of a line of a run."""
-    return line.decode().split(maxsplit=1)[0]
-
-
 @with_settings(RerankSettings)
 @with_settings(RunnerSettings, name="runner_settings")
 @filter_command("run", sharded=True, writes=("save_vectors",))
@@ -92,6 +87,7 @@ def rerank(
         )
     from drtk.data.corpus_store import CorpusStore
     from drtk.data.readers import read_queries
+    from drtk.data.runs import get_query_id
     from drtk.models.cross_encoder import resolve_title_format
     from drtk.retrieval.rerank import RunReranker, read_ranking_texts
     from drtk.runtime.runners import map_batches
@@ -132,6 +128,7 @@ def _rerank_lists(
     job: FilterJob,
 ) -> None:
     from drtk.data.embeddings import PairVectors
+    from drtk.data.runs import get_query_id
     from drtk.models.list_reranker import read_list_reranker_config
     from drtk.retrieval.rerank import RunListReranker, check_same_scorer, read_ranking_rows
     from drtk.runtime.manifest import read_manifest_if_any

@@ -24,6 +24,11 @@ class NamedRun:
     source: str
 
 
+def get_query_id(line: bytes) -> str:
+    """Return the query id of a line of a run."""
+    return line.decode().split(maxsplit=1)[0]
+
+
 def parse_runs(arguments: Sequence[str], *, are_logs: bool = False) -> list[NamedRun]:
     """Parse arguments as `group_runs` does. Raises UsageError if two files have the same name."""
     systems = group_runs(arguments, are_logs=are_logs)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from drtk.cli.rerank import get_query_id
+from drtk.data.runs import get_query_id
 from drtk.runtime import streams
 from drtk.runtime.progress import Progress, log, log_detail, name_options, set_verbosity, warn
 from drtk.runtime.streams import count_lines
