@@ -3,7 +3,7 @@
 #
 #   sh docs/cookbook/squad.sh runs/squad      (or: just squad)
 #
-# The data, in BEIR layout, is in $DRTK_TEST_DATA/squad (../shared/data/squad); papers/public_data.py downloads it.
+# The data, in BEIR layout, is in $DRTK_TEST_DATA/squad (../shared/data/squad). papers/public_data.py downloads it.
 set -eu
 out=${1:-runs/squad}
 data=${DRTK_TEST_DATA:-../shared/data}/squad

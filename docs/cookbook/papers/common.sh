@@ -32,7 +32,7 @@ mkdir -p "$work" "$out/encoders"
 join() {
   joined=$1
   shift
-  cat "$@" > "$joined.$$" # one name per process: several recipes may run in this folder
+  cat "$@" > "$joined.$$" # one name per process: recipes may run at the same time
   if cmp -s "$joined.$$" "$joined"; then rm "$joined.$$"; else mv "$joined.$$" "$joined"; fi
 }
 
@@ -46,7 +46,7 @@ if [ "$scale" = mini ]; then
     --set warmup=0.1 --set weight_decay=0.01 --set held_out=256 --set title=none"
   tune_options="--batch-size 16 --negatives 1 --max-steps 200 --learning-rate 1e-3 --query-length 32 --passage-length 128
     --set warmup=0.1 --set title=none --set log_steps=20"
-  [ -e "$source/squad/corpus.jsonl.gz" ] || { echo "common.sh: no $source/squad; download it with public_data.py, or set DRTK_TEST_DATA to its folder (docs/reproduction.md)" >&2 && exit 1; }
+  [ -e "$source/squad/corpus.jsonl.gz" ] || { echo "common.sh: no $source/squad; run \`python docs/cookbook/papers/public_data.py runs/data\` and \`export DRTK_TEST_DATA=runs/data\`" >&2 && exit 1; }
   drtk init-model "$source/squad/corpus.jsonl.gz" --layers 2 --hidden 128 --heads 4 --vocab-size 8000 --max-length 128 -o "$out/init" $made
   for file in squad/documents cranfield/corpus cacm/corpus; do
     drtk chunk "$source/$file.jsonl.gz" --tokenizer "$out/init" --max-tokens 62 -o "$out/${file%/*}.jsonl" $again
@@ -110,8 +110,9 @@ is_selected() {
 }
 # check_rows: exit if the recipe has no such row
 check_rows() {
+  [ -z "$rows" ] || [ -n "$known" ] || { echo "$recipe.sh: --rows: all rows run together; omit it" >&2 && exit 2; }
   for row in $rows; do
-    case "$known " in *" $row "*) ;; *) echo "$recipe.sh: no row $row; rows:${known:- this recipe runs all together; omit --rows}" >&2 && exit 2 ;; esac
+    case "$known " in *" $row "*) ;; *) echo "$recipe.sh: --rows: no row $row; use some of:$known" >&2 && exit 2 ;; esac
   done
 }
 

@@ -3,7 +3,7 @@
 # candidates (Table 3.8).
 #
 #   just reproduce ear [--scale mini|full]        options: common.sh, without --rows
-#   TEST=2000 just reproduce ear                  mini: another number of test questions, an hour per seed. Writes OUT/ear-2000.jsonl
+#   TEST=2000 just reproduce ear                  mini: number of test questions, 500 by default. 2,000 take an hour per seed. Writes OUT/ear-2000.jsonl
 #
 # mini: SQuAD, by ear.sh of the cookbook, with the candidates of BM25's first passages and those of a T5 that is trained from random weights;
 #   Answer@k on 500 questions.

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -77,7 +78,8 @@ def main() -> None:
         )
     chunks = read_records(passages)
     following = [*chunks[1:], None]
-    with open(out / "fields.part", "w", encoding="utf-8") as file:
+    part = out / f"fields.{os.getpid()}.part"
+    with open(part, "w", encoding="utf-8") as file:
         for chunk, after in zip(chunks, following, strict=True):
             text, article = chunk["text"], chunk["metadata"]["source_id"]
             questions = [
@@ -86,7 +88,7 @@ def main() -> None:
             is_next = after is not None and after["metadata"]["source_id"] == article
             fields = {"id": chunk["_id"], "queries": questions, "continuations": [after["text"]] if is_next else []}
             file.write(json.dumps(fields, ensure_ascii=False) + "\n")
-    (out / "fields.part").replace(out / "fields.jsonl")  # the last output: its presence marks the data as complete
+    part.replace(out / "fields.jsonl")  # the last output: its presence marks the data as complete
 
 
 if __name__ == "__main__":

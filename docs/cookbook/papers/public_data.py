@@ -17,6 +17,7 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterable
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -134,13 +135,15 @@ def main() -> None:
         try:
             with urlopen(address, timeout=60) as response:
                 contents[name] = response.read()
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             sys.exit(f"public_data.py: {address}: {error}; run it again")
-    convert_squad({"train": contents["train.json"], "dev": contents["dev.json"]}, out / "squad")
-    convert_cranfield(contents["cranfield"], out / "cranfield")
-    convert_cacm(contents["cacm.tar.gz"], out / "cacm")
+    part = out.with_name(f"{out.name}.part")
+    convert_squad({"train": contents["train.json"], "dev": contents["dev.json"]}, part / "squad")
+    convert_cranfield(contents["cranfield"], part / "cranfield")
+    convert_cacm(contents["cacm.tar.gz"], part / "cacm")
     for split in ("train", "dev", "test"):
-        convert_stsb(contents[f"{split}.csv"], out / "stsb" / f"{split}.tsv")
+        convert_stsb(contents[f"{split}.csv"], part / "stsb" / f"{split}.tsv")
+    part.rename(out)
 
 
 if __name__ == "__main__":
