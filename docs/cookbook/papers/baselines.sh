@@ -37,8 +37,8 @@ for seed in $seeds; do
       python -c 'import json, sys
 records = [json.loads(line) for line in sys.stdin]
 for record, other in zip(records, records[1000:] + records[:1000]): print(json.dumps(record | {"queries": other["queries"]}))' \
-        < "$work/queries.$seed.jsonl" > "$work/others.part"
-      join "$work/others.$seed.jsonl" "$work/others.part"
+        < "$work/queries.$seed.jsonl" > "$work/others.$seed.part"
+      join "$work/others.$seed.jsonl" "$work/others.$seed.part"
       search_expanded doct5query-others "$work/others.$seed.jsonl"
     fi
   fi

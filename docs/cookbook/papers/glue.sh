@@ -13,8 +13,9 @@ for seed in $seeds; do
     is_selected "$row" || continue
     [ "$row" = start ] || [ -e "$model" ] || { echo "glue.sh: no $model; run \`just reproduce $row\` first" >&2 && continue; }
     for task in $tasks; do
-      [ -s "$work/$row.$seed.$task.jsonl" ] || python "$here/glue.py" "$row.$seed" "$model" "$task" $options --seed "$seed" > "$work/part"
-      [ -s "$work/$row.$seed.$task.jsonl" ] || mv "$work/part" "$work/$row.$seed.$task.jsonl"
+      result=$work/$row.$seed.$task.jsonl
+      [ -s "$result" ] || python "$here/glue.py" "$row.$seed" "$model" "$task" $options --seed "$seed" > "$result.part"
+      [ -s "$result" ] || mv "$result.part" "$result"
     done
   done
 done
