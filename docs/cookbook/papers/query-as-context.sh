@@ -4,8 +4,8 @@
 #
 #   just reproduce query-as-context [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# mini: queries are the questions whose answers a passage contains (mini_data.py). Rows *-twice: the same pre-training twice, because
-#   those of coCondenser start from condenser.
+# mini: queries are the questions whose answers a passage contains (mini_data.py). Rows *-twice: the same pre-training twice, with
+#   another order of the examples, because those of coCondenser start from condenser.
 # full: five queries per passage by docT5query (20 for the rows with 10 and 20), then 120,000 steps of 2,048 passages (coCondenser) or 50,000 of
 # 16,384 (CoT-MAE) per row (about 34 and 110 hours of an H200, estimated).
 . "$(dirname "$0")/common.sh"
@@ -31,7 +31,7 @@ set_row() {
     qac-cotmae-queries-*) preset=qac-cotmae more="--set slots.context.limit=${row##*-}" ;;
     cotmae-twice)
       pretrain cotmae --preset cotmae --model "$start"
-      preset=cotmae model=$encoder ;;
+      preset=cotmae model=$encoder more="--seed $((seed + 100))" ;;
     cocondenser | condenser-twice | qac-cocondenser*)
       model=Luyu/condenser
       if [ "$scale" = mini ]; then
@@ -39,7 +39,7 @@ set_row() {
         model=$encoder more="--set held_out=32" # an example is a document, and there are only 490
       fi
       case $row in
-        condenser-twice) preset=condenser more="" ;;
+        condenser-twice) preset=condenser more="--seed $((seed + 100))" ;;
         *-queries-*) preset=qac-cocondenser more="$more --set slots.b.limit=${row##*-}" ;;
       esac ;;
   esac

@@ -3,7 +3,7 @@
 #
 #   just reproduce rom [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# mini: rom-twice is the same pre-training twice, because corom starts from rom.
+# mini: rom-twice is the same pre-training twice, with another order of the examples, because corom starts from rom.
 # full: 8 epochs of the corpus per row (about 10 hours of an H200, estimated; coROM 34), then MS MARCO's first retriever. The paper pre-trains ROM on
 # Wikipedia and books; its figures are probably of the second retriever (second.sh). DeepImpact gets passages that are not expanded.
 . "$(dirname "$0")/common.sh"
@@ -25,7 +25,8 @@ set_row() {
     rom-deepimpact) preset=rom passages=$out/impacts.jsonl ;;
     corom | rom-twice)
       pretrain rom --preset rom --model "$start"
-      preset=${row%-twice} model=$encoder ;;
+      preset=${row%-twice} model=$encoder
+      case $row in *-twice) more="--seed $((seed + 100))" ;; esac ;;
   esac
 }
 run_rows rom-ft mlm-15 rom rom-deepimpact corom $twice
