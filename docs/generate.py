@@ -13,12 +13,15 @@ import os
 import re
 import sys
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
+import numpy as np
+import orjson
 from scipy.special import stdtrit
 from scipy.stats import ttest_ind_from_stats
 
@@ -33,9 +36,12 @@ from verify import read_result  # noqa: E402
 from drtk.cli.main import COMMANDS, STAGES, app, load_functions  # noqa: E402
 from drtk.config import PANELS  # noqa: E402
 from drtk.evaluation.compare_report import format_p_value  # noqa: E402
+from drtk.evaluation.significance import correct_holm, run_t_test  # noqa: E402
+from drtk.runtime.streams import open_input  # noqa: E402
 
 BEGIN, END = "<!-- generated -->", "<!-- /generated -->"
 SHARED_BY = 5  # commands; an option that as many have is described once, in docs/commands/README.md
+VERDICTS = ("confirmed", "not significant", "reversed")
 EVERYWHERE = ("--quiet", "--verbose", "--help")  # on no page but docs/commands/README.md
 
 
@@ -127,16 +133,18 @@ def _option_item(option: str) -> str:
 
 
 def format_results() -> str:
-    """Return a table per recipe of docs/cookbook/papers: the paper's figures and those of results/mini, with 95% intervals over seeds."""
+    """Return two tables per recipe of docs/cookbook/papers: the paper's figures and those of results/mini, with 95% intervals over seeds; and the tests of orders."""
     recipes = tomllib.loads((DOCS / "cookbook" / "papers" / "expected.toml").read_text(encoding="utf-8"))
     names = recipes.pop("names")
     summary = [
-        "| table | paper | rows | measured | as in the paper, p < .05 | unlike the paper, p < .05 |",
-        "| --- | --- | --- | ---: | --- | --- |",
+        "| table | paper | rows | measured | orders confirmed | not significant | reversed |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
     ]
     tables = []
     unmeasured = [
         "## Not measured here",
+        "",
+        "FILE and DIR are your files; the headers of the recipes say which. EAR needs `DOWNLOADS`, and `just reproduce dpr --scale full` with the same `SET` first; GLUE needs `just reproduce master --scale full` first.",
         "",
         "| row | paper | command | source | reason |",
         "| --- | ---: | --- | --- | --- |",
@@ -149,26 +157,69 @@ def format_results() -> str:
             continue
         systems, tests = read_result(result, expected["measure"]["mini"])
         anchor = re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
-        orders: dict[bool, list[str]] = {True: [], False: []}  # by whether the paper has the same order
-        for (system, baseline), test in tests.items():
-            higher, lower = (system, baseline) if test["difference"] > 0 else (baseline, system)
-            published = [rows.get(row, {}).get("full") for row in (higher, lower)]
-            if test["significant"] and None not in published and published[0] != published[1]:
-                p = test_over_seeds(systems[higher], systems[lower])
-                star = "*" if p is not None and p < 0.05 else ""
-                orders[published[0] > published[1]].append(f"{higher} > {lower}{star}")
-        measured = len(systems.keys() & rows.keys())
+        orders = test_orders(name, expected, systems, tests)
+        verdicts = Counter(order.verdict for order in orders)
         cells = [
             f"[{title}](#{anchor})",
             expected["paper"],
             "; ".join(rows),
-            f"{measured} of {len(rows)}",
-            "; ".join(orders[True]),
-            "; ".join(orders[False]),
+            f"{len(systems.keys() & rows.keys())} of {len(rows)}",
         ]
-        summary.append(f"| {' | '.join(cells)} |")
-        tables.append(_format_recipe(name, expected, result, names))
+        summary.append(f"| {' | '.join([*cells, *(str(verdicts[verdict]) for verdict in VERDICTS)])} |")
+        tables.append(_format_recipe(name, expected, systems, orders, names))
+    summary.append(
+        "| [Not measured here](#not-measured-here) | | GLUE, sentence similarity and transfer tasks, open-domain questions, released models | 0 | | | |"
+    )
     return "\n\n".join(["\n".join(summary), *tables, "\n".join(unmeasured)])
+
+
+class Order(NamedTuple):
+    """Test of "`higher` is above `lower`". p: Holm-corrected, over the queries, or over the seeds if the values by query are unknown"""
+
+    higher: str
+    lower: str
+    difference: float
+    p: float
+    p_over_seeds: float | None
+    is_over_queries: bool
+
+    @property
+    def verdict(self) -> str:
+        if self.p >= 0.05:
+            return "not significant"
+        return "confirmed" if self.difference > 0 else "reversed"
+
+
+def test_orders(
+    name: str, expected: dict[str, Any], systems: dict[str, Any], tests: dict[tuple[str, str], Any]
+) -> list[Order]:
+    """Test the claims of a recipe, on the values by query in results/mini, or take the tests of the result."""
+    values = read_means(name, expected["measure"]["mini"])
+    orders = []
+    for claim in expected.get("claims", []):
+        higher, lower = claim.split(" > ")
+        test = tests.get((higher, lower)) or tests.get((lower, higher)) or {}
+        over_seeds = test_over_seeds(systems[higher], systems[lower])
+        p = over_seeds
+        if is_over_queries := higher in values and lower in values:
+            p = run_t_test(np.subtract(values[higher], values[lower])).p
+        elif is_over_queries := "df" in test:
+            p = test["t_p"]
+        difference = systems[higher]["mean"] - systems[lower]["mean"]
+        orders.append(Order(higher, lower, difference, 1.0 if p is None else p, over_seeds, is_over_queries))
+    corrected = correct_holm([order.p for order in orders])
+    return [order._replace(p=p) for order, p in zip(orders, corrected, strict=True)]
+
+
+def read_means(name: str, measure: str) -> dict[str, list[float]]:
+    """Return means over the seeds by system, one per query, of the files with values by query."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted(RESULTS.glob(f"{name}.[0-9].values.jsonl.zst")):
+        with open_input(str(path))[0] as lines:
+            for record in map(orjson.loads, lines):
+                if "query_id" in record:
+                    found[record["run"]][record["query_id"]].append(record[measure])
+    return {run: [fmean(by_query[query]) for query in sorted(by_query)] for run, by_query in found.items()}
 
 
 def test_over_seeds(system: dict[str, Any], other: dict[str, Any]) -> float | None:
@@ -199,14 +250,10 @@ def _format_unmeasured(name: str, expected: dict[str, Any], names: dict[str, str
     ]
 
 
-def _format_recipe(name: str, expected: dict[str, Any], result: Path, names: dict[str, str]) -> str:
-    recipe = expected.get("recipe", name)
-    systems, tests = read_result(result, expected["measure"]["mini"])
-    against = {system: test for (system, _), test in tests.items()}
-    header = ["row", f"paper: {expected['measure']['full']}", f"here: {expected['measure']['mini']}"]
-    header += [f"difference from {baseline}" for baseline in {baseline for _, baseline in tests}] + ["p"] * bool(tests)
-    seeds = {row: test_over_seeds(systems[row], systems[baseline]) for row, baseline in tests if row in systems}
-    header += ["p over seeds"] * any(p is not None for p in seeds.values())
+def _format_recipe(
+    name: str, expected: dict[str, Any], systems: dict[str, Any], orders: list[Order], names: dict[str, str]
+) -> str:
+    recipe, rows = expected.get("recipe", name), expected["rows"]
     command = expected.get("command") or f"just reproduce {recipe}{'' if expected.get('whole') else ' --rows ROW'}"
     files = f"../results/mini/{name}.jsonl"
     links = f"[recipe](cookbook/papers/{recipe}.sh) · [result]({files}), [manifest]({files}.meta.json)"
@@ -215,12 +262,12 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path, names: dic
         "",
         f"{expected['paper']} · `{command}` · {links}",
         "",
-        f"| {' | '.join(header)} |",
-        f"| --- |{' ---: |' * (len(header) - 1)}",
+        f"| row | paper: {expected['measure']['full']} | here: {expected['measure']['mini']} |",
+        "| --- | ---: | ---: |",
     ]
-    for row, values in expected["rows"].items():
+    for row, values in rows.items():
         paper = f"{values['full']:.3f}" if "full" in values else "–"
-        here, test = values.get("reason", "not run"), against.get(row)
+        here = values.get("reason", "not run")
         if found := systems.get(row):
             here = f"{found['mean']:.4f}"
             if found["sd"] and found["runs"] > 2:
@@ -228,10 +275,16 @@ def _format_recipe(name: str, expected: dict[str, Any], result: Path, names: dic
                 here += f" ± {reach:.4f}"
             if found["runs"] < 3:
                 here += f" ({found['runs']} run{'s' if found['runs'] > 1 else ''})"
-        tested = [f"{test['difference']:+.4f}", format_p_value(test["t_p_corrected"])] if test else ["", ""]
-        tested.append("" if (p := seeds.get(row)) is None else format_p_value(p))
-        label = _format_label(row, values, names)
-        lines.append(f"| {' | '.join([label, paper, here, *tested][: len(header)])} |")
+        lines.append(f"| {_format_label(row, values, names)} | {paper} | {here} |")
+    if orders:
+        lines += ["", "| order | paper | here | p | p over seeds | |", "| --- | ---: | ---: | ---: | ---: | --- |"]
+    for order in orders:
+        published = [rows[row].get("full") for row in (order.higher, order.lower)]
+        paper = "–" if None in published else f"{published[0] - published[1]:+.3f}"
+        p = format_p_value(order.p) + ("" if order.is_over_queries else "†")
+        over_seeds = "–" if order.p_over_seeds is None else format_p_value(order.p_over_seeds)
+        cells = [f"{order.higher} > {order.lower}", paper, f"{order.difference:+.4f}", p, over_seeds, order.verdict]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", expected["note"].rstrip()] if "note" in expected else lines)
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stages of fine-tuning (Wang 2023, Tables 2 and 5; Zhou 2023, Table 1): BM25, first and second retriever, reranker over the second, distilled retriever.
+# Stages of fine-tuning (Wang 2023, Tables 2, 5 and 6; Zhou 2023, Table 5): BM25, first and second retriever, reranker over the second, distilled retriever.
 #
 #   just reproduce stages [--scale mini|full]        options: common.sh, without --rows; runs simlm.sh of the cookbook
 #   METHOD=master just reproduce stages …            from the encoder of a row of another recipe; run that first. Writes OUT/stages-master.jsonl
