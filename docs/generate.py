@@ -133,7 +133,7 @@ def _option_item(option: str) -> str:
 
 
 def format_results() -> str:
-    """Return two tables per recipe of docs/cookbook/papers: the paper's figures and those of results/mini, with 95% intervals over seeds; and the tests of orders."""
+    """Return the summary, the tables of each recipe, and the rows without results, as Markdown."""
     recipes = tomllib.loads((DOCS / "cookbook" / "papers" / "expected.toml").read_text(encoding="utf-8"))
     names = recipes.pop("names")
     summary = [
@@ -157,8 +157,11 @@ def format_results() -> str:
             continue
         systems, tests = read_result(result, expected["measure"]["mini"])
         anchor = re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
-        orders = test_orders(name, expected, systems, tests)
-        verdicts = Counter(order.verdict for order in orders)
+        values = read_means(name, expected["measure"]["mini"])
+        claims, controls = (
+            test_orders(expected.get(key, []), values, systems, tests) for key in ("claims", "controls")
+        )
+        verdicts = Counter(order.verdict for order in claims)
         cells = [
             f"[{title}](#{anchor})",
             expected["paper"],
@@ -166,7 +169,7 @@ def format_results() -> str:
             f"{len(systems.keys() & rows.keys())} of {len(rows)}",
         ]
         summary.append(f"| {' | '.join([*cells, *(str(verdicts[verdict]) for verdict in VERDICTS)])} |")
-        tables.append(_format_recipe(name, expected, systems, orders, names))
+        tables.append(_format_recipe(name, expected, systems, [*claims, *controls], names))
     summary.append(
         "| [Not measured here](#not-measured-here) | | GLUE, sentence similarity and transfer tasks, open-domain questions, released models | 0 | | | |"
     )
@@ -174,7 +177,7 @@ def format_results() -> str:
 
 
 class Order(NamedTuple):
-    """Test of "`higher` is above `lower`". p: Holm-corrected, over the queries, or over the seeds if the values by query are unknown"""
+    """Test of "`higher` is above `lower`". p: Holm-corrected, over the queries or, if no such test is recorded, over the seeds"""
 
     higher: str
     lower: str
@@ -191,24 +194,26 @@ class Order(NamedTuple):
 
 
 def test_orders(
-    name: str, expected: dict[str, Any], systems: dict[str, Any], tests: dict[tuple[str, str], Any]
+    orders: list[str],
+    values: dict[str, list[float]],
+    systems: dict[str, Any],
+    tests: dict[tuple[str, str], Any],
 ) -> list[Order]:
-    """Test the claims of a recipe, on the values by query in results/mini, or take the tests of the result."""
-    values = read_means(name, expected["measure"]["mini"])
-    orders = []
-    for claim in expected.get("claims", []):
-        higher, lower = claim.split(" > ")
+    """Test orders "A > B". values: by query, of some systems; systems and tests: of the result"""
+    pairs = [tuple(order.split(" > ")) for order in orders]
+    over_queries: list[float | None] = []
+    for higher, lower in pairs:
         test = tests.get((higher, lower)) or tests.get((lower, higher)) or {}
-        over_seeds = test_over_seeds(systems[higher], systems[lower])
-        p = over_seeds
-        if is_over_queries := higher in values and lower in values:
+        p = test["t_p"] if "df" in test else None
+        if higher in values and lower in values:
             p = run_t_test(np.subtract(values[higher], values[lower])).p
-        elif is_over_queries := "df" in test:
-            p = test["t_p"]
-        difference = systems[higher]["mean"] - systems[lower]["mean"]
-        orders.append(Order(higher, lower, difference, 1.0 if p is None else p, over_seeds, is_over_queries))
-    corrected = correct_holm([order.p for order in orders])
-    return [order._replace(p=p) for order, p in zip(orders, corrected, strict=True)]
+        over_queries.append(p)
+    over_seeds = [test_over_seeds(systems[higher], systems[lower]) for higher, lower in pairs]
+    best = [other if p is None else p for p, other in zip(over_queries, over_seeds, strict=True)]
+    return [
+        Order(*pair, systems[pair[0]]["mean"] - systems[pair[1]]["mean"], p, of_seeds, of_queries is not None)
+        for pair, p, of_seeds, of_queries in zip(pairs, correct_holm(best), over_seeds, over_queries, strict=True)
+    ]
 
 
 def read_means(name: str, measure: str) -> dict[str, list[float]]:
