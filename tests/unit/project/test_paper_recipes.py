@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from random import Random
@@ -35,8 +36,8 @@ EXPECTED: dict[str, Any] = {
 }
 
 
-def load_script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, PAPERS / f"{name}.py")
+def load_script(name: str, folder: Path = PAPERS) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -112,6 +113,21 @@ def test_values_of_queries_are_summarized_and_tested_as_by_compare(tmp_path, mon
         "2.jsonl.zst",
     ]
     assert records[1:] == [record for record in compared[1:] if record["kind"] != "move"]
+
+
+def test_orders_are_tested_over_queries_or_else_over_seeds_and_corrected(monkeypatch):
+    for name, value in {"COLUMNS": "100", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)  # generate.py sets them, too; this restores them
+    monkeypatch.setattr("sys.path", list(sys.path))
+    generate = load_script("generate", PAPERS.parents[1])
+    systems = {name: {"mean": mean, "sd": 1.0, "runs": 3} for name, mean in {"a": 2.0, "b": 3.0, "c": 9.0}.items()}
+    values = {"a": [0.0, 0.1, 0.1], "b": [0.1, 0.2, 0.4]}
+    orders = generate.test_orders(["a > b", "c > a", "b > c"], values, systems, {("c", "b"): {"t_p": 0.01, "df": 2113}})
+    assert [order.is_over_queries for order in orders] == [True, False, True]
+    # a > b: t = -0.1667 / (0.1155 / sqrt(3)) = -2.5 with 2 degrees of freedom; c > a: Welch's t = 7 / 0.8165 = 8.573 with 4
+    assert [order.p for order in orders] == pytest.approx([0.1296, 3 * 0.00102, 2 * 0.01], rel=0.01)
+    assert [order.difference for order in orders] == [-1.0, 7.0, -6.0]
+    assert [order.verdict for order in orders] == ["not significant", "confirmed", "reversed"]
 
 
 def run_recipe(recipe: str, scale: str, folder: Path, *options: str) -> list[list[str]]:
