@@ -144,7 +144,7 @@ def format_results() -> str:
     unmeasured = [
         "## Not measured here",
         "",
-        "FILE and DIR are your files; the headers of the recipes say which. EAR needs `DOWNLOADS`, and `just reproduce dpr --scale full` with the same `SET` first; GLUE needs `just reproduce master --scale full` first.",
+        "FILE and DIR are your files; the headers of the recipes say which. DPR and EAR need `DOWNLOADS`, a folder of [DPR's files](cookbook/ear-nq.md); before EAR run `just reproduce dpr --scale full --rows dpr` with the same `SET`. GLUE needs `just reproduce master --scale full --rows master` first.",
         "",
         "| row | paper | command | source | reason |",
         "| --- | ---: | --- | --- | --- |",
@@ -200,20 +200,19 @@ def test_orders(
     tests: dict[tuple[str, str], Any],
 ) -> list[Order]:
     """Test orders "A > B". values: by query, of some systems; systems and tests: of the result"""
-    pairs = [tuple(order.split(" > ")) for order in orders]
-    over_queries: list[float | None] = []
-    for higher, lower in pairs:
-        test = tests.get((higher, lower)) or tests.get((lower, higher)) or {}
-        p = test["t_p"] if "df" in test else None
+    tested = []
+    for order in orders:
+        higher, lower = order.split(" > ")
+        recorded = tests.get((higher, lower)) or tests.get((lower, higher)) or {}
+        over_seeds = test_over_seeds(systems[higher], systems[lower])
         if higher in values and lower in values:
             p = run_t_test(np.subtract(values[higher], values[lower])).p
-        over_queries.append(p)
-    over_seeds = [test_over_seeds(systems[higher], systems[lower]) for higher, lower in pairs]
-    best = [other if p is None else p for p, other in zip(over_queries, over_seeds, strict=True)]
-    return [
-        Order(*pair, systems[pair[0]]["mean"] - systems[pair[1]]["mean"], p, of_seeds, of_queries is not None)
-        for pair, p, of_seeds, of_queries in zip(pairs, correct_holm(best), over_seeds, over_queries, strict=True)
-    ]
+        else:
+            p = recorded["t_p"] if "df" in recorded else None  # only tests over queries have degrees of freedom
+        difference = systems[higher]["mean"] - systems[lower]["mean"]
+        tested.append(Order(higher, lower, difference, over_seeds if p is None else p, over_seeds, p is not None))
+    corrected = correct_holm([order.p for order in tested])
+    return [order._replace(p=p) for order, p in zip(tested, corrected, strict=True)]
 
 
 def read_means(name: str, measure: str) -> dict[str, list[float]]:
@@ -290,7 +289,7 @@ def _format_recipe(
         over_seeds = "–" if order.p_over_seeds is None else format_p_value(order.p_over_seeds)
         cells = [f"{order.higher} > {order.lower}", paper, f"{order.difference:+.4f}", p, over_seeds, order.verdict]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", expected["note"].rstrip()] if "note" in expected else lines)
+    return "\n".join([*lines, "", expected["note"].rstrip()])
 
 
 def build_pages() -> tuple[dict[Path, str], list[str]]:

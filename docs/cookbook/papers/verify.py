@@ -41,7 +41,7 @@ def verify(path: Path, expected: dict[str, Any], scale: str) -> bool:
         correct &= holds
         value = "missing" if found is None else f"{found['mean']:.4f} ± {found['sd'] or 0:.4f}, {found['runs']} runs"
         print(f"  {'ok  ' if holds else 'FAIL'} {row}: {value}; expected {mean:.4f} ± {tolerance:.4f}")
-    for order in expected.get("orders", {}).get(scale, []):
+    for order in expected.get("checks", {}).get(scale, []):
         higher, lower = order.split(" > ")
         contrast = contrasts.get((higher, lower)) or contrasts.get((lower, higher))
         sign = 1 if (higher, lower) in contrasts else -1

@@ -32,7 +32,7 @@ EXPECTED: dict[str, Any] = {
     "measure": {"mini": "RR@10"},
     "tolerance": {"mini": 0.02},
     "rows": {"new": {"mini": 0.4, "full": 0.9}, "other": {"full": 0.5}},
-    "orders": {"mini": ["new > old"], "full": ["old > new"]},
+    "checks": {"mini": ["new > old"], "full": ["old > new"]},
 }
 
 
@@ -65,7 +65,7 @@ def test_missing_rows_values_outside_the_tolerance_and_wrong_or_uncertain_orders
         assert verify(write_result(file, **change), EXPECTED, "mini")
     for change in ({"mean": 0.43}, {"mean": 0.37}, {"significant": False}):
         assert not verify(write_result(file, **change), EXPECTED, "mini")
-    orders = ({"orders": {"mini": [order]}} for order in ("old > new", "other > old"))
+    orders = ({"checks": {"mini": [order]}} for order in ("old > new", "other > old"))
     for change in ({"rows": {"other": {"mini": 0.4}}}, *orders):
         assert not verify(write_result(file), EXPECTED | change, "mini")
 
