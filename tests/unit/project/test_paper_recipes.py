@@ -65,6 +65,9 @@ def test_missing_rows_values_outside_the_tolerance_and_wrong_or_uncertain_orders
         assert verify(write_result(file, **change), EXPECTED, "mini")
     for change in ({"mean": 0.43}, {"mean": 0.37}, {"significant": False}):
         assert not verify(write_result(file, **change), EXPECTED, "mini")
+    for tolerance, holds in {0.04: True, 0.02: False}.items():
+        rows = {"rows": {"new": {"mini": 0.4, "tolerance": {"mini": tolerance}}}}
+        assert verify(write_result(file, mean=0.43), EXPECTED | rows, "mini") is holds
     orders = ({"checks": {"mini": [order]}} for order in ("old > new", "other > old"))
     for change in ({"rows": {"other": {"mini": 0.4}}}, *orders):
         assert not verify(write_result(file), EXPECTED | change, "mini")
