@@ -26,7 +26,7 @@ set_row() {
     corom | rom-twice)
       pretrain rom --preset rom --model "$start"
       preset=${row%-twice} model=$encoder
-      case $row in *-twice) more="--seed $((seed + 100))" ;; esac ;;
+      [ "$row" = corom ] || more="--seed $((seed + 100))" ;;
   esac
 }
 run_rows rom-ft mlm-15 rom rom-deepimpact corom $twice
