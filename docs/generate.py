@@ -41,7 +41,7 @@ from drtk.runtime.streams import open_input  # noqa: E402
 
 BEGIN, END = "<!-- generated -->", "<!-- /generated -->"
 SHARED_BY = 5  # commands; an option that as many have is described once, in docs/commands/README.md
-VERDICTS = ("confirmed", "not significant", "reversed")
+VERDICTS = ("confirmed", "not over seeds", "not significant", "reversed")
 EVERYWHERE = ("--quiet", "--verbose", "--help")  # on no page but docs/commands/README.md
 
 
@@ -133,47 +133,33 @@ def _option_item(option: str) -> str:
 
 
 def format_results() -> str:
-    """Return the summary, the tables of each recipe, and the rows without results, as Markdown."""
+    """Return the summary and the tables of each recipe as Markdown."""
     recipes = tomllib.loads((DOCS / "cookbook" / "papers" / "expected.toml").read_text(encoding="utf-8"))
     names = recipes.pop("names")
     summary = [
-        "| table | paper | rows | measured | orders confirmed | not significant | reversed |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+        f"| table | paper | rows measured | {' | '.join(VERDICTS)} |",
+        "| --- | --- | ---: " + "| ---: " * len(VERDICTS) + "|",
     ]
     tables = []
-    unmeasured = [
-        "## Not measured here",
-        "",
-        "FILE and DIR are your files; the headers of the recipes say which. DPR and EAR need `DOWNLOADS`, a folder of [DPR's files](cookbook/ear-nq.md); before EAR run `just reproduce dpr --scale full --rows dpr` with the same `SET`. GLUE needs `just reproduce master --scale full --rows master` first.",
-        "",
-        "| row | paper | command | source | reason |",
-        "| --- | ---: | --- | --- | --- |",
-    ]
     for name, expected in recipes.items():
-        result = RESULTS / f"{name}.jsonl"
-        rows, title = expected["rows"], expected["title"]
-        if not result.exists():
-            unmeasured += _format_unmeasured(name, expected, names)
-            continue
-        systems, tests = read_result(result, expected["measure"]["mini"])
-        anchor = re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
-        values = read_means(name, expected["measure"]["mini"])
+        result, measure, rows, title = (
+            RESULTS / f"{name}.jsonl",
+            expected["measure"].get("mini"),
+            expected["rows"],
+            expected["title"],
+        )
+        systems, tests = read_result(result, measure) if result.exists() else ({}, {})
+        values = read_means(name, measure)
         claims, controls = (
             test_orders(expected.get(key, []), values, systems, tests) for key in ("claims", "controls")
         )
         verdicts = Counter(order.verdict for order in claims)
-        cells = [
-            f"[{title}](#{anchor})",
-            expected["paper"],
-            "; ".join(rows),
-            f"{len(systems.keys() & rows.keys())} of {len(rows)}",
-        ]
-        summary.append(f"| {' | '.join([*cells, *(str(verdicts[verdict]) for verdict in VERDICTS)])} |")
+        anchor = re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
+        cells = [f"[{title}](#{anchor})", expected["paper"], f"{len(systems.keys() & rows.keys())} of {len(rows)}"]
+        counts = [str(verdicts[verdict]) if claims else "" for verdict in VERDICTS]
+        summary.append(f"| {' | '.join([*cells, *counts])} |")
         tables.append(_format_recipe(name, expected, systems, [*claims, *controls], names))
-    summary.append(
-        "| [Not measured here](#not-measured-here) | | GLUE, sentence similarity and transfer tasks, open-domain questions, released models | 0 | | | |"
-    )
-    return "\n\n".join(["\n".join(summary), *tables, "\n".join(unmeasured)])
+    return "\n\n".join(["\n".join(summary), *tables])
 
 
 class Order(NamedTuple):
@@ -190,6 +176,8 @@ class Order(NamedTuple):
     def verdict(self) -> str:
         if self.p >= 0.05:
             return "not significant"
+        if self.p_over_seeds is not None and self.p_over_seeds >= 0.05:
+            return "not over seeds"
         return "confirmed" if self.difference > 0 else "reversed"
 
 
@@ -242,36 +230,27 @@ def _format_label(row: str, values: dict[str, Any], names: dict[str, str]) -> st
     return f"{row}: {name}" if name else row
 
 
-def _format_unmeasured(name: str, expected: dict[str, Any], names: dict[str, str]) -> list[str]:
-    """Return table rows with the paper's figures of a recipe that cannot run at mini scale."""
-    recipe, measure = expected.get("recipe", name), expected["measure"]["full"]
-    command = expected.get("command") or f"just reproduce {recipe} --scale full"
-    source = f"[{expected['title']}](cookbook/papers/{recipe}.sh), {expected['paper']}"
-    return [
-        f"| {_format_label(row, values, names)} | {measure} {values['full']:.3f} | `{values.get('command') or command}` | {source} | {expected['reason']} |"
-        for row, values in expected["rows"].items()
-        if "full" in values
-    ]
-
-
 def _format_recipe(
     name: str, expected: dict[str, Any], systems: dict[str, Any], orders: list[Order], names: dict[str, str]
 ) -> str:
     recipe, rows = expected.get("recipe", name), expected["rows"]
-    command = expected.get("command") or f"just reproduce {recipe}{'' if expected.get('whole') else ' --rows ROW'}"
+    options = "" if expected.get("whole") else " --rows ROW" if systems else " --scale full"
+    command = expected.get("command") or f"just reproduce {recipe}{options}"
     files = f"../results/mini/{name}.jsonl"
-    links = f"[recipe](cookbook/papers/{recipe}.sh) · [result]({files}), [manifest]({files}.meta.json)"
+    links = f"[recipe](cookbook/papers/{recipe}.sh)"
+    if systems:
+        links += f" · [result]({files}), [manifest]({files}.meta.json)"
     lines = [
         f"## {expected['title']}",
         "",
         f"{expected['paper']} · `{command}` · {links}",
         "",
-        f"| row | paper: {expected['measure']['full']} | here: {expected['measure']['mini']} |",
+        f"| row | paper: {expected['measure']['full']} | here{': ' + expected['measure']['mini'] if systems else ''} |",
         "| --- | ---: | ---: |",
     ]
     for row, values in rows.items():
         paper = f"{values['full']:.3f}" if "full" in values else "–"
-        here = values.get("reason", "not run")
+        here = values.get("reason") or expected.get("reason", "not run")
         if found := systems.get(row):
             here = f"{found['mean']:.4f}"
             if found["sd"] and found["runs"] > 2:
@@ -280,16 +259,21 @@ def _format_recipe(
             if found["runs"] < 3:
                 here += f" ({found['runs']} run{'s' if found['runs'] > 1 else ''})"
         lines.append(f"| {_format_label(row, values, names)} | {paper} | {here} |")
-    if orders:
+    shown = [order for order in orders if order.p < 0.05 or (order.p_over_seeds or 1) < 0.05]
+    if shown:
         lines += ["", "| order | paper | here | p | p over seeds | |", "| --- | ---: | ---: | ---: | ---: | --- |"]
-    for order in orders:
+    for order in shown:
         published = [rows[row].get("full") for row in (order.higher, order.lower)]
         paper = "–" if None in published else f"{published[0] - published[1]:+.3f}"
         p = format_p_value(order.p) + ("" if order.is_over_queries else "†")
         over_seeds = "–" if order.p_over_seeds is None else format_p_value(order.p_over_seeds)
         cells = [f"{order.higher} > {order.lower}", paper, f"{order.difference:+.4f}", p, over_seeds, order.verdict]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", expected["note"].rstrip()])
+    if others := [f"{order.higher} > {order.lower}" for order in orders if order not in shown]:
+        lines += ["", f"Not significant in either test: {', '.join(others)}."]
+    if note := expected.get("note"):
+        lines += ["", note.rstrip()]
+    return "\n".join(lines)
 
 
 def build_pages() -> tuple[dict[Path, str], list[str]]:

@@ -5,9 +5,10 @@
 #
 # mini: a T5 of two layers, trained from random weights on the training questions, writes five queries per passage. Row doct5query-others: each
 #   passage gets the queries of another one.
-# full: passages without titles, as in the published figures; 40 queries per passage by docT5query; vectors of the first retriever from
-#   BERT-base. About 10 hours of an H200, estimated.
+# full: BM25, docT5query and DeepCT have passages without titles, as in the published figures; 40 queries per passage by docT5query; vectors of
+#   the first retriever from BERT-base. About 55 hours of an H200, estimated; 50 of them generate queries.
 . "$(dirname "$0")/common.sh"
+titled=$corpus negatives=$policy
 if [ "$scale" = full ]; then corpus=irds:msmarco-passage; fi
 policy=tevatron examples=$work/train.jsonl
 mine_bm25 "$work/bm25.index"
@@ -50,9 +51,16 @@ for record, other in zip(records, records[1000:] + records[:1000]): print(json.d
     drtk index "$work/deepct.$seed.jsonl" --type "$bm25_type" --term-weights -o "$work/deepct.$seed.index" $made
     search_words deepct "$work/deepct.$seed.index"
   fi
-  index_type=flat
-  if is_selected flat || is_selected hnsw; then tune flat "$start" simlm-r1; fi
-  index_type=hnsw
-  if is_selected hnsw; then search "$work/hnsw.$seed" "$work/flat.$seed.retriever"; fi
 done
+
+if is_selected flat || is_selected hnsw; then
+  corpus=$titled policy=$negatives examples=$out/train.jsonl
+  mine_bm25
+  for seed in $seeds; do
+    index_type=flat
+    tune flat "$start" simlm-r1
+    index_type=hnsw
+    if is_selected hnsw; then search "$work/hnsw.$seed" "$work/flat.$seed.retriever"; fi
+  done
+fi
 compare_rows bm25

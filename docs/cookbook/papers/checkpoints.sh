@@ -1,14 +1,14 @@
 #!/bin/sh
 # Released retrievers on MS MARCO's dev queries: SimLM (distilled), CoT-MAE and coCondenser (retriever 2). Tests encoding, search and evaluation.
 #
-#   just reproduce checkpoints --scale full [--rows "ROW …"]        options: common.sh; an hour per row on a GPU, 41 GB each
+#   just reproduce checkpoints --scale full [--rows "ROW …"]        options: common.sh
 #
-# MASTER released pre-trained encoders only (MASTER-MARCO, MASTER-Wiki; microsoft/SimXNS on GitHub): ENCODER=MASTER-MARCO just reproduce stages --scale full.
-#
-# The collection needs the titles that RocketQA added (msmarco.md); without them the figures are lower.
+# An hour of a GPU and 41 GB of disk per row, estimated.
+# MASTER released pre-trained encoders only (MASTER-MARCO, MASTER-Wiki; microsoft/SimXNS on GitHub):
+#   METHOD=master ENCODER=MASTER-MARCO just reproduce stages --scale full
+# The collection has the titles that RocketQA added (../msmarco.md); without them the figures are lower.
 case " $* " in *" --scale full "*) ;; *) echo "checkpoints.sh: there are no checkpoints of mini scale; use --scale full" >&2 && exit 2 ;; esac
 . "$(dirname "$0")/common.sh"
-corpus=hf:Tevatron/msmarco-passage-corpus:train
 
 released() { # released ROW MODEL OPTIONS
   is_selected "$1" || return 0

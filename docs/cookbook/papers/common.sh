@@ -5,7 +5,11 @@
 #   --scale mini   SQuAD and an encoder of two layers that is trained from random weights (two CPU cores, minutes per row and seed)
 #   --scale full   the paper's data, models and settings, from the hub and ir_datasets (GPUs; hours in each recipe's header)
 #   --rows         rows to run; all by default. The comparison covers all finished rows.
+#   --seeds        [mini: 1 2 3, full: 42]
 #   --out          folder of data, models and runs [runs/SCALE]
+#
+#   START          environment variable, full: initial encoder [bert-base-uncased]
+#   SET, DOWNLOADS  full, open-domain questions: nq or trivia; folder of DPR's downloads (../ear-nq.md)
 #
 # A recipe that is run again resumes and skips finished steps. Data and pre-trained encoders are shared by all recipes.
 # The comparison is written to OUT/RECIPE.jsonl; `just verify OUT/RECIPE.jsonl` checks it against expected.toml. It covers the seeds whose values by
@@ -58,14 +62,17 @@ if [ "$scale" = mini ]; then
     --set warmup=0.1 --set held_out=512 --eval-steps 1000 --seed 0 -o "$start" $again
   questions="--with $data/fields.jsonl"
 else
-  seeds=${seeds:-42} passages=hf:Tevatron/msmarco-passage-corpus:train corpus=$passages # with the titles that RocketQA added
+  seeds=${seeds:-42} passages=$out/msmarco.jsonl corpus=$passages
+  case $recipe in
+    diffcse | dpr | ear | glue) ;; # other data
+    *) drtk convert hf:Tevatron/msmarco-passage-corpus:train --as passages -o "$corpus" $again ;; # with the titles that RocketQA added
+  esac
   train_queries=irds:msmarco-passage/train train_qrels=$train_queries queries=irds:msmarco-passage/dev/small qrels=$queries
   start=${START:-bert-base-uncased} generator=google/electra-base-generator
   measures="RR@10 R@50 R@1000 Success@50 Success@1000" depth=1000 mining_depth=200 index_type=flat bm25_type=bm25 policy=msmarco # query-as-context and ROM: tevatron
   pretrain_options="--export-steps 10000" tune_options="" questions=""
 fi
 
-# Open-domain questions at full scale: SET, nq or trivia, from DPR's downloads (docs/cookbook/ear-nq.md) in the folder DOWNLOADS.
 use_wikipedia() {
   set=${SET:-nq} downloads=${DOWNLOADS:-downloads}
   case $set in nq | trivia) ;; *) echo "$0: unknown SET $set; use nq or trivia" >&2 && exit 2 ;; esac

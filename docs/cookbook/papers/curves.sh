@@ -1,10 +1,10 @@
 #!/bin/sh
 # Learning curves of the first retriever: after N steps of SimLM's pre-training (Zhou 2023, Figure 3, has MASTER and retriever 2), and with a
-# fraction of the training queries (Wang 2023, Figure 3), from the start and from SimLM.
+# fraction of the training queries (Wang 2023, Figure 3), from the initial encoder and from SimLM.
 #
 #   just reproduce curves [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# full: a checkpoint per 10,000 of 80,000 steps; 15 retrievers of about 2 hours of an H200 each, estimated.
+# full: a checkpoint per 10,000 of 80,000 steps (21 hours of an H200, estimated; those of simlm.sh), then 15 retrievers of 2 hours each.
 . "$(dirname "$0")/common.sh"
 mine_bm25
 for seed in $seeds; do

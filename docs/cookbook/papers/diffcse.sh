@@ -4,9 +4,12 @@
 #   just reproduce diffcse [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
 # mini: pieces of up to 30 tokens of SQuAD's articles as sentences; Spearman correlation of the last checkpoint on STS-B.
-# full: 10^6 sentences of Wikipedia, two epochs per row, about 15 minutes of an H200, estimated (SimCSE's wiki1m_for_simcse.txt as $SENTENCES, one per line), the seven STS tasks in $STS
-#       and the seven transfer tasks. START=FacebookAI/roberta-base: RoBERTa's rows; PRESET=diffcse-transfer-bert: the transfer tables.
-#       Rows with the next sentence need sentences with neighbors, as JSONL of drtk chunk; with a text file they are skipped.
+# full: two epochs per row, about 15 minutes of an H200, estimated.
+#   SENTENCES   10^6 sentences of Wikipedia, one per line (SimCSE's wiki1m_for_simcse.txt), or JSONL of drtk chunk; rows with the next sentence
+#               need the latter, and are skipped with a text file
+#   STS         folder of the seven STS tasks and the seven transfer tasks
+#   START       FacebookAI/roberta-base: RoBERTa's rows
+#   PRESET      diffcse-transfer-bert, diffcse-transfer-roberta: the transfer tables
 . "$(dirname "$0")/common.sh"
 single=""
 if [ "$scale" = mini ]; then

@@ -3,7 +3,8 @@
 #
 #   just reproduce glue [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# mini: STS-B only. The rows of simlm.sh and master.sh must have been run; full: minutes per row and task on a GPU.
+# First run the rows simlm of simlm.sh and master of master.sh; rows without an encoder are skipped.
+# mini: STS-B only. full: minutes per row and task on a GPU.
 . "$(dirname "$0")/common.sh"
 tasks="cola mrpc stsb qqp" options=""
 if [ "$scale" = mini ]; then tasks=stsb options="--data $source/stsb --learning-rate 5e-4"; fi

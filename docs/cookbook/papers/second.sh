@@ -4,7 +4,8 @@
 #
 #   just reproduce second [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# Rows are those of simlm.sh, master.sh, rom.sh and query-as-context.sh that have been run. full: about 3 hours of an H200 per row, estimated.
+# First run the same rows of simlm.sh, master.sh, rom.sh or query-as-context.sh; rows without a first retriever are skipped.
+# full: about 3 hours of an H200 per row, estimated.
 . "$(dirname "$0")/common.sh"
 pool=$corpus default_policy=$policy more=""
 if [ "$scale" = mini ]; then pool=$data/pool.jsonl more=--skip-corpus-check; fi # without the passages of test questions

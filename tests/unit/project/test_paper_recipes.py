@@ -13,16 +13,20 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
+import click
 import pytest
 
+from drtk.cli.main import COMMANDS, app
+from drtk.errors import DrtkError, UsageError
 from tests.expansion_collection import write_rows
 from tests.run_commands import run_command, run_rows
 
 PAPERS = Path(__file__).resolve().parents[3] / "docs" / "cookbook" / "papers"
 PRESETS = PAPERS.parents[2] / "drtk" / "presets"
+RECIPES = sorted(path.stem for path in PAPERS.glob("*.sh") if path.stem != "common")
 RECORDER = """#!/bin/sh
 # Replaces drtk and python: records the call and creates its output, a folder where the recipes remove one.
-echo "$*" >> "$CALLS"
+(IFS='	'; echo "$*") >> "$CALLS"
 for word in "$@"; do
   case ${before:-}.$word in -o.*vectors | -o.*index) mkdir -p "$word" ;; -o.*) [ -d "$word" ] || { : > "$word"; : > "$word.meta.json"; } ;; esac
   before=$word
@@ -59,7 +63,7 @@ def write_result(path: Path, *, mean: float = 0.41, significant: bool = True, ba
     return path
 
 
-def test_missing_rows_values_outside_the_tolerance_and_wrong_or_uncertain_orders_fail(tmp_path):
+def test_values_outside_the_tolerance_and_wrong_or_uncertain_orders_fail(tmp_path, capsys):
     verify, file = load_script("verify").verify, tmp_path / "a.jsonl"
     for change in ({}, {"baseline": "new"}):
         assert verify(write_result(file, **change), EXPECTED, "mini")
@@ -68,9 +72,15 @@ def test_missing_rows_values_outside_the_tolerance_and_wrong_or_uncertain_orders
     for tolerance, holds in {0.04: True, 0.02: False}.items():
         rows = {"rows": {"new": {"mini": 0.4, "tolerance": {"mini": tolerance}}}}
         assert verify(write_result(file, mean=0.43), EXPECTED | rows, "mini") is holds
-    orders = ({"checks": {"mini": [order]}} for order in ("old > new", "other > old"))
-    for change in ({"rows": {"other": {"mini": 0.4}}}, *orders):
+    for change in ({"rows": {"other": {"mini": 0.4}}}, {"checks": {"mini": ["old > new"]}}):
         assert not verify(write_result(file), EXPECTED | change, "mini")
+    capsys.readouterr()
+    more = {"rows": EXPECTED["rows"] | {"other": {"mini": 0.4}}, "checks": {"mini": ["other > old"]}}
+    assert verify(write_result(file), EXPECTED | more, "mini")  # rows that were not run
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "  --   other: not run; expected 0.4000",
+        "  --   other > old: not tested",
+    ]
 
 
 def summarize(folder: Path, monkeypatch: pytest.MonkeyPatch, baseline: str, *files: Path) -> list[dict[str, Any]]:
@@ -159,9 +169,9 @@ def run_recipe(recipe: str, scale: str, folder: Path, *options: str) -> list[lis
     for name in ("squad/corpus.jsonl.gz", "squad/queries.jsonl.gz", "stsb/dev.tsv"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(gzip.compress(b""))
-    script = ["sh", PAPERS / f"{recipe}.sh", "--scale", scale, "--seeds", "1 2", "--out", folder / "out", *options]
+    script = ["sh", PAPERS / f"{recipe}.sh", "--scale", scale, "--seeds", "1", "--out", folder / "out", *options]
     subprocess.run(script, env=os.environ | settings, check=True)
-    return [line.split() for line in (folder / "calls").read_text().splitlines()]
+    return [line.split("\t") for line in (folder / "calls").read_text().splitlines()]
 
 
 def find_policies(calls: list[list[str]]) -> set[tuple[str, str]]:
@@ -170,12 +180,27 @@ def find_policies(calls: list[list[str]]) -> set[tuple[str, str]]:
     return {(words[words.index("--policy") + 1], words[words.index("--queries") + 1][:5]) for words in mined}
 
 
+def find_missing_input(words: list[str], folder: Path) -> None:
+    """Run a recorded command, whose inputs do not exist. Fails if it reports wrong options, or nothing."""
+    words = [re.sub(r"^irds:", f"{folder}/", word.replace(str(folder / "out"), str(folder / "none"))) for word in words]
+    for word in words:
+        if word.startswith(str(folder / "none")):
+            Path(word).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        app(words, standalone_mode=False)
+    except (UsageError, click.UsageError) as error:
+        pytest.fail(f"{' '.join(words)}: {error}")
+    except (DrtkError, OSError):
+        return
+    pytest.fail(f"{' '.join(words)}: reports no missing input")
+
+
 POLICIES = {"simlm": "msmarco", "query-as-context": "tevatron"}
 
 
 @pytest.mark.parametrize("scale", ["mini", "full"])
-@pytest.mark.parametrize("recipe", sorted(path.stem for path in PAPERS.glob("*.sh") if path.stem != "common"))
-def test_recipes_run_each_expected_row_with_existing_presets(recipe, scale, tmp_path):
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes_run_each_expected_row_with_valid_options(recipe, scale, tmp_path, monkeypatch):
     if (recipe, scale) in {("ear", "mini"), ("checkpoints", "mini")}:
         pytest.skip("no such scale, or ear.sh, which requires real data")
     calls = run_recipe(recipe, scale, tmp_path)
@@ -183,6 +208,11 @@ def test_recipes_run_each_expected_row_with_existing_presets(recipe, scale, tmp_
         assert find_policies(calls) == {(POLICIES[recipe], "irds:")}
     presets = {words[words.index("--preset") + 1] for words in calls if "--preset" in words}
     assert {preset for preset in presets if not (PRESETS / f"{preset}.toml").exists()} == set()
+    named = {(words[0], *(word for word in words if word.startswith("-"))): words for words in calls}
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    for words in (words for words in named.values() if scale == "full" and words[0] in COMMANDS):
+        find_missing_input(words, tmp_path)
     sections = tomllib.loads((PAPERS / "expected.toml").read_text())
     named = " ".join(word for words in calls for word in words)
     rows: dict[str, Any] = {}
@@ -205,7 +235,7 @@ def test_an_unknown_row_is_an_error(tmp_path):
 
 def test_a_row_that_starts_from_another_is_trained_from_it(tmp_path):
     encoders = tmp_path / "out" / "encoders"
-    calls = run_recipe("rom", "full", tmp_path, "--rows", "corom")
+    calls = run_recipe("rom", "full", tmp_path, "--rows", "corom", "--seeds", "1 2")
     outputs = {words[words.index("-o") + 1]: words for words in calls if words[0] == "pretrain"}
     assert list(outputs) == [f"{encoders}/{name}.{seed}" for seed in (1, 2) for name in ("rom", "corom")]
     assert f"--model {encoders}/rom.2 " in " ".join(outputs[f"{encoders}/corom.2"])
