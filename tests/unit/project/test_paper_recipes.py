@@ -208,10 +208,10 @@ def test_recipes_run_each_expected_row_with_valid_options(recipe, scale, tmp_pat
         assert find_policies(calls) == {(POLICIES[recipe], "irds:")}
     presets = {words[words.index("--preset") + 1] for words in calls if "--preset" in words}
     assert {preset for preset in presets if not (PRESETS / f"{preset}.toml").exists()} == set()
-    named = {(words[0], *(word for word in words if word.startswith("-"))): words for words in calls}
+    kinds = {(len(words), words[0], *(word for word in words if word.startswith("-"))): words for words in calls}
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-    for words in (words for words in named.values() if scale == "full" and words[0] in COMMANDS):
+    for words in (words for words in kinds.values() if scale == "full" and words[0] in COMMANDS):
         find_missing_input(words, tmp_path)
     sections = tomllib.loads((PAPERS / "expected.toml").read_text())
     named = " ".join(word for words in calls for word in words)
