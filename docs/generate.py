@@ -270,7 +270,7 @@ def _format_recipe(
         cells = [f"{order.higher} > {order.lower}", paper, f"{order.difference:+.4f}", p, over_seeds, order.verdict]
         lines.append(f"| {' | '.join(cells)} |")
     if others := [f"{order.higher} > {order.lower}" for order in orders if order not in shown]:
-        lines += ["", f"Not significant in either test: {', '.join(others)}."]
+        lines += ["", f"Not significant: {', '.join(others)}."]
     if note := expected.get("note"):
         lines += ["", note.rstrip()]
     return "\n".join(lines)

@@ -4,7 +4,7 @@
 #
 #   just reproduce curves [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# full: a checkpoint per 10,000 of 80,000 steps (21 hours of an H200, estimated; those of simlm.sh), then 15 retrievers of 2 hours each.
+# full: a checkpoint per 10,000 of 80,000 steps (23 hours of an H200, estimated; those of simlm.sh), then 15 retrievers of 2 hours each.
 . "$(dirname "$0")/common.sh"
 mine_bm25
 for seed in $seeds; do

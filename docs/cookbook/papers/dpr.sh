@@ -3,7 +3,7 @@
 #
 #   just reproduce dpr [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
-# full: Natural Questions or TriviaQA (SET, DOWNLOADS: common.sh); hours: docs/cookbook/nq.md.
+# full: Natural Questions or TriviaQA (SET, DOWNLOADS: common.sh); hours: ../nq.md.
 . "$(dirname "$0")/common.sh"
 shared=$start
 if [ "$scale" = full ]; then

@@ -1,5 +1,5 @@
 #!/bin/sh
-# GLUE spot check of pre-trained encoders (Zhou 2023, Table 7): CoLA, MRPC, STS-B and QQP, fine-tuned with transformers' Trainer.
+# Four GLUE tasks with pre-trained encoders (Zhou 2023, Table 7): CoLA, MRPC, STS-B and QQP, fine-tuned with transformers' Trainer.
 #
 #   just reproduce glue [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #

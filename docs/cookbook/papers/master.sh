@@ -6,7 +6,7 @@
 #
 # mini: queries are the questions whose answers a passage contains, continuations are the next passage (mini_data.py).
 # full: ten queries per passage by docT5query, one continuation by GPT-2 (13 hours of an H200 each, estimated), 120,000 steps of 2,048 passages
-# per row (70 hours); METHOD=master just reproduce stages runs the later stages.
+# per row (72 hours); METHOD=master just reproduce stages runs the later stages.
 . "$(dirname "$0")/common.sh"
 mine_bm25
 if [ "$scale" = full ]; then

@@ -16,8 +16,8 @@ pool.jsonl        those 3,000 of train
 qrels/test.tsv    every fifth question of dev
 qrels/train.tsv   every second question about these 3,000 paragraphs of train
 queries.jsonl     the questions of both
-fields.jsonl      `queries` and `continuations` of passages of train: the questions whose answers they contain, in place of generated queries,
-                  and the passage that follows, in place of a generated continuation
+fields.jsonl      `queries` of passages of train: the questions whose answers they contain, in place of generated queries; `continuations` of
+                  all passages: the one that follows, in place of a generated continuation
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 #
 # mini: queries are the questions whose answers a passage contains (mini_data.py). Rows *-twice: the same pre-training twice, with
 #   another order of the examples, because those of coCondenser start from condenser.
-# full: five queries per passage by docT5query, 20 for the rows with 10 and 20 (34 million passages of MS MARCO's documents: about 24 and 97 hours of
-# an H200, estimated), then 120,000 steps of 2,048 pairs (coCondenser, 68 hours) or 50,000 of 16,384 (CoT-MAE, 110 hours) per row.
+# full: five queries per passage by a T5, 20 for the rows with 10 and 20 (34 million passages of MS MARCO's documents: about 24 and 97 hours of
+# an H200, estimated), then 120,000 steps of 2,048 pairs (coCondenser, 68 hours) or 50,000 of 16,384 (CoT-MAE, 114 hours) per row.
 . "$(dirname "$0")/common.sh"
 policy=tevatron
 mine_bm25

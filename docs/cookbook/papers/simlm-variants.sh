@@ -4,7 +4,8 @@
 #   just reproduce simlm-variants [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
 # mini: `other-corpus` is Cranfield and CACM.
-# full: 80,000 steps of 2,048 passages per row, as in simlm.sh (about 21 hours of an H200 per row, estimated); 200,000 of `other-corpus`, which is Wikipedia.
+# full: 80,000 steps of 2,048 passages per row, as in simlm.sh (about 23 hours of an H200 per row, estimated).
+# Row other-corpus: 200,000 steps on Wikipedia (57 hours).
 # The column NQ of Table 10: SimLM in ../nq.md, with ENCODER=OUT/encoders/ROW.42.
 . "$(dirname "$0")/common.sh"
 mine_bm25

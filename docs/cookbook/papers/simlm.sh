@@ -5,7 +5,7 @@
 #   just reproduce simlm [--scale mini|full] [--rows "ROW …"]        options: common.sh
 #
 # mini: `random` has not been pre-trained.
-# full: 80,000 steps of 2,048 passages per row (8 V100 for 1.5 days in the paper; about 21 hours of an H200, estimated), then MS MARCO's first retriever.
+# full: 80,000 steps of 2,048 passages per row (8 V100 for 1.5 days in the paper; about 23 hours of an H200, estimated), then MS MARCO's first retriever.
 . "$(dirname "$0")/common.sh"
 mine_bm25
 
