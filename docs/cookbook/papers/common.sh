@@ -27,8 +27,13 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
+for row in $rows; do # typing errors, before the work; check_rows knows the rows of the recipe
+  grep -qFwe "$row" "$0" "$(dirname "$0")/expected.toml" || { echo "$0: --rows: no row $row; docs/reproduction.md has the rows" >&2 && exit 2; }
+done
 case $scale in mini | full) ;; *) echo "$0: unknown scale $scale; use mini or full" >&2 && exit 2 ;; esac
-here=$(dirname "$0") recipe=$(basename "$0" .sh) out=${out:-runs/$scale}
+here=$(dirname "$0") recipe=$(basename "$0" .sh)
+case $recipe.$rows in stages.?* | ear.?*) echo "$0: --rows: all rows run together; omit it" >&2 && exit 2 ;; esac
+out=${out:-runs/$scale}
 work=$out/$recipe examples=$out/train.jsonl policy=tevatron again="--skip-done --resume --force" made="--skip-done --force"
 mkdir -p "$work" "$out/encoders"
 
@@ -117,7 +122,6 @@ is_selected() {
 }
 # check_rows: exit if the recipe has no such row
 check_rows() {
-  [ -z "$rows" ] || [ -n "$known" ] || { echo "$recipe.sh: --rows: all rows run together; omit it" >&2 && exit 2; }
   for row in $rows; do
     case "$known " in *" $row "*) ;; *) echo "$recipe.sh: --rows: no row $row; use some of:$known" >&2 && exit 2 ;; esac
   done

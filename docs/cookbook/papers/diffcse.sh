@@ -7,7 +7,7 @@
 # full: two epochs per row, about 15 minutes of an H200, estimated.
 #   SENTENCES   10^6 sentences of Wikipedia, one per line (SimCSE's wiki1m_for_simcse.txt), or JSONL of drtk chunk; rows with the next sentence
 #               need the latter, and are skipped with a text file
-#   STS         folder of the seven STS tasks and the seven transfer tasks
+#   STS         folder of the seven STS tasks and the seven transfer tasks (docs/commands/eval-sentences.md)
 #   START       FacebookAI/roberta-base: RoBERTa's rows
 #   PRESET      diffcse-transfer-bert, diffcse-transfer-roberta: the transfer tables
 . "$(dirname "$0")/common.sh"

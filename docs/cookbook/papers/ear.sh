@@ -10,7 +10,6 @@
 # full: Natural Questions or TriviaQA (SET, DOWNLOADS: common.sh) with T0, BART and the encoder of dpr.sh, which runs first; transfer to
 #   WebQuestions, CuratedTREC and EntityQuestions; FiD; with HOLDOUT=yes also EAR-RI without T0. Files and hours: ../ear-nq.md.
 . "$(dirname "$0")/common.sh"
-check_rows
 kinds="sentence answer title" models=$work
 
 # generate PART NAME GENERATORS OPTIONS: texts of the generators GENERATORS-KIND for the questions $work/PART.jsonl, as $work/PART.NAME.jsonl

@@ -10,7 +10,6 @@
 # full: after SimLM's pre-training, about 12 hours of an H200, estimated; 48 negatives are scored for distillation instead of the paper's 200.
 #       ENCODER=NAME starts from a public encoder instead (intfloat/simlm-base-msmarco, Luyu/co-condenser-marco …).
 . "$(dirname "$0")/common.sh"
-check_rows
 method=${METHOD:-simlm}
 if [ "$method" != simlm ]; then recipe=stages-$method work=$out/$recipe; fi
 both_queries=$queries

@@ -19,11 +19,15 @@ def read_result(path: Path, measure: str) -> tuple[dict[str, Any], dict[tuple[st
     """Read the records of a measure: averages by system, and tests by (system, baseline)."""
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        sys.exit(f"{path}: {error}; run the recipe")
-    records = [record for record in records if record.get("measure") == measure]
-    systems = {record["system"]: record for record in records if record["kind"] == "system"}
-    tests = {(record["system"], record["baseline"]): record for record in records if record["kind"] == "contrast"}
+        records = [record for record in records if record.get("measure") == measure]
+        systems = {record["system"]: record for record in records if record["kind"] == "system"}
+        tests = {(record["system"], record["baseline"]): record for record in records if record["kind"] == "contrast"}
+    except OSError as error:
+        sys.exit(f"{path}: {error.strerror}; run the recipe")
+    except (ValueError, KeyError, AttributeError):
+        sys.exit(
+            f"{path}: is not the result of a recipe; give a file that `just reproduce` or `drtk compare --format jsonl` wrote"
+        )
     return systems, tests
 
 
@@ -32,7 +36,7 @@ def verify(path: Path, expected: dict[str, Any], scale: str) -> bool:
     measure = expected["measure"][scale]
     systems, contrasts = read_result(path, measure)
     correct = any(scale in values and row in systems for row, values in expected["rows"].items())
-    print(f"{path}: {measure}" + ("" if correct else "; it has no row with an expected figure"))
+    print(f"{path}: scale {scale}, {measure}" + ("" if correct else "; it has no row with an expected figure"))
     for row, values in expected["rows"].items():
         if scale not in values:
             continue
@@ -45,6 +49,8 @@ def verify(path: Path, expected: dict[str, Any], scale: str) -> bool:
         correct &= holds
         value = f"{found['mean']:.4f} ± {found['sd'] or 0:.4f}, {found['runs']} runs"
         print(f"  {'ok  ' if holds else 'FAIL'} {row}: {value}; expected {mean:.4f} ± {tolerance:.4f}")
+    for row in systems.keys() - expected["rows"].keys():
+        print(f"  --   {row}: {systems[row]['mean']:.4f}; no expected figure")
     for order in expected.get("checks", {}).get(scale, []):
         higher, lower = order.split(" > ")
         contrast = contrasts.get((higher, lower)) or contrasts.get((lower, higher))
@@ -66,7 +72,7 @@ def main() -> None:
     correct = True
     for path in map(Path, sys.argv[1:]):
         if path.stem not in expected:
-            sys.exit(f"{path}: no such result in expected.toml; its results: {', '.join(expected)}")
+            sys.exit(f"{path}: no section {path.stem} in docs/cookbook/papers/expected.toml; give RECIPE.jsonl")
         section = expected[path.stem]
         scale = path.parent.name if path.parent.name in ("mini", "full") else "mini"
         if scale not in section["measure"]:

@@ -227,10 +227,12 @@ def test_negatives_follow_the_recipe_of_each_paper(row, policy, tmp_path):
     assert find_policies(run_recipe("second", "full", tmp_path, "--rows", row)) == {(policy, "irds:")}
 
 
-def test_an_unknown_row_is_an_error(tmp_path):
+@pytest.mark.parametrize(("recipe", "rows"), [("rom", "rom Corom"), ("stages", "bm25")])
+def test_an_unknown_row_is_an_error_before_the_first_command(recipe, rows, tmp_path):
     with pytest.raises(subprocess.CalledProcessError) as error:
-        run_recipe("rom", "full", tmp_path, "--rows", "rom Corom")
+        run_recipe(recipe, "full", tmp_path, "--rows", rows)
     assert error.value.returncode == 2
+    assert not (tmp_path / "calls").exists()
 
 
 def test_a_row_that_starts_from_another_is_trained_from_it(tmp_path):
