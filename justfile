@@ -67,7 +67,7 @@ bench *names:
 
 # rows of the papers' tables: just reproduce simlm --scale mini; recipes and options: docs/cookbook/papers/common.sh
 reproduce recipe *args:
-    [ -e docs/cookbook/papers/{{recipe}}.sh ] || { echo "reproduce: no recipe {{recipe}}; use one of:" $(basename -s .sh docs/cookbook/papers/*.sh | grep -vx common) >&2 && exit 2; }
+    @[ -e docs/cookbook/papers/{{recipe}}.sh ] || { echo "reproduce: no recipe {{recipe}}; use one of:" $(basename -s .sh docs/cookbook/papers/*.sh | grep -vx common) >&2 && exit 2; }
     shift; sh docs/cookbook/papers/{{recipe}}.sh "$@"
 
 # compare results of reproduce with the expected figures

@@ -259,7 +259,7 @@ def _format_recipe(
             if found["runs"] < 3:
                 here += f" ({found['runs']} run{'s' if found['runs'] > 1 else ''})"
         lines.append(f"| {_format_label(row, values, names)} | {paper} | {here} |")
-    shown = [order for order in orders if order.p < 0.05 or (order.p_over_seeds or 1) < 0.05]
+    shown = [order for order in orders if min(order.p, 1 if order.p_over_seeds is None else order.p_over_seeds) < 0.05]
     if shown:
         lines += ["", "| order | paper | here | p | p over seeds | |", "| --- | ---: | ---: | ---: | ---: | --- |"]
     for order in shown:

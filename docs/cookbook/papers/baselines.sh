@@ -54,8 +54,10 @@ for record, other in zip(records, records[1000:] + records[:1000]): print(json.d
 done
 
 if is_selected flat || is_selected hnsw; then
-  corpus=$titled policy=$negatives examples=$out/train.jsonl
-  mine_bm25
+  if [ "$scale" = full ]; then
+    corpus=$titled policy=$negatives
+    mine_bm25
+  fi
   for seed in $seeds; do
     index_type=flat
     tune flat "$start" simlm-r1

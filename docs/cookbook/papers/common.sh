@@ -27,8 +27,9 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-for row in $rows; do # typing errors, before the work; check_rows knows the rows of the recipe
-  grep -qFwe "$row" "$0" "$(dirname "$0")/expected.toml" || { echo "$0: --rows: no row $row; docs/reproduction.md has the rows" >&2 && exit 2; }
+for row in $rows; do # reject misspelled rows before the work; check_rows, at the end, knows the rows of the recipe
+  case $row in step-*) continue ;; esac # named after folders
+  grep -qE "(^|[ \"'=])$row([ \"'=;)]|\$)" "$0" "$(dirname "$0")/expected.toml" || { echo "$0: --rows: no row $row; docs/reproduction.md has the rows" >&2 && exit 2; }
 done
 case $scale in mini | full) ;; *) echo "$0: unknown scale $scale; use mini or full" >&2 && exit 2 ;; esac
 here=$(dirname "$0") recipe=$(basename "$0" .sh)

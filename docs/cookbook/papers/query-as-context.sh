@@ -20,14 +20,14 @@ write_queries() {
 }
 if [ "$scale" = full ]; then
   counts="1 10 20" twice="" questions="--with $out/queried-5.jsonl"
-  # only rows without queries: no generation
-  case " ${rows:-qac-mixed} " in *" qac-"*) write_queries 5 ;; *) questions="" ;; esac
-  case "${rows:-queries-20}" in *queries-[12]0*) write_queries 20 ;; esac
+  for row in ${rows:-qac-cotmae qac-cotmae-queries-20}; do # only the queries of the selected rows
+    case $row in *-queries-[12]0) write_queries 20 ;; qac-*) write_queries 5 ;; esac
+  done
 fi
 
 set_row() {
   fields=$questions
-  case $row in *-queries-[12]0) fields="--with $out/queried-20.jsonl" ;; esac
+  case $scale.$row in full.*-queries-[12]0) fields="--with $out/queried-20.jsonl" ;; full.qac-*) ;; full.*) fields="" ;; esac
   case $row in
     qac-cotmae-queries-*) preset=qac-cotmae more="--set slots.context.limit=${row##*-}" ;;
     cotmae-twice)

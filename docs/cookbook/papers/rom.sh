@@ -5,8 +5,8 @@
 #
 # mini: rom-twice is the same pre-training twice, with another order of the examples, because corom starts from rom.
 # full: 8 epochs of MS MARCO's documents per row (34 million passages: about 38 hours of an H200, estimated), coROM 120,000 steps of 2,048 pairs
-# (68 hours), then MS MARCO's first retriever; B-PROP's weights take 7 hours. The paper pre-trains ROM on Wikipedia and books; its figures are probably of the second retriever
-# (second.sh). DeepImpact gets passages that are not expanded.
+# (68 hours), then MS MARCO's first retriever; B-PROP's weights take 7 hours. The paper pre-trains ROM on Wikipedia and books; its figures are
+# probably of the second retriever (second.sh). DeepImpact gets passages that are not expanded.
 . "$(dirname "$0")/common.sh"
 policy=tevatron
 mine_bm25

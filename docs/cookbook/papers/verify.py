@@ -49,13 +49,15 @@ def verify(path: Path, expected: dict[str, Any], scale: str) -> bool:
         correct &= holds
         value = f"{found['mean']:.4f} ± {found['sd'] or 0:.4f}, {found['runs']} runs"
         print(f"  {'ok  ' if holds else 'FAIL'} {row}: {value}; expected {mean:.4f} ± {tolerance:.4f}")
-    for row in systems.keys() - expected["rows"].keys():
+    for row in sorted(systems.keys() - expected["rows"].keys()):
         print(f"  --   {row}: {systems[row]['mean']:.4f}; no expected figure")
     for order in expected.get("checks", {}).get(scale, []):
         higher, lower = order.split(" > ")
         contrast = contrasts.get((higher, lower)) or contrasts.get((lower, higher))
+        if contrast is None and {higher, lower} <= systems.keys():
+            print(f"  FAIL {order}: not tested")
+            correct = False
         if contrast is None:
-            print(f"  --   {order}: not tested")
             continue
         sign = 1 if (higher, lower) in contrasts else -1
         holds = contrast["significant"] and sign * contrast["difference"] > 0
