@@ -8,8 +8,11 @@
 #   --seeds        [mini: 1 2 3, full: 42]
 #   --out          folder of data, models and runs [runs/SCALE]
 #
-#   START          environment variable, full: initial encoder [bert-base-uncased]
-#   SET, DOWNLOADS  full, open-domain questions: nq or trivia; folder of DPR's downloads (../ear-nq.md)
+# Environment variables of full scale:
+#
+#   START          initial encoder [bert-base-uncased]
+#   SET            open-domain questions: nq or trivia [nq]
+#   DOWNLOADS      folder of DPR's downloads (../ear-nq.md) [downloads]
 #
 # A recipe that is run again resumes and skips finished steps. Data and pre-trained encoders are shared by all recipes.
 # The comparison is written to OUT/RECIPE.jsonl; `just verify OUT/RECIPE.jsonl` checks it against expected.toml. It covers the seeds whose values by
@@ -79,6 +82,7 @@ else
   pretrain_options="--export-steps 10000" tune_options="" questions=""
 fi
 
+# use_wikipedia: search the Wikipedia passages and the questions of SET, from DOWNLOADS
 use_wikipedia() {
   set=${SET:-nq} downloads=${DOWNLOADS:-downloads}
   case $set in nq | trivia) ;; *) echo "$0: unknown SET $set; use nq or trivia" >&2 && exit 2 ;; esac

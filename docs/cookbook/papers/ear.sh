@@ -5,8 +5,7 @@
 #   just reproduce ear [--scale mini|full]        options: common.sh, without --rows
 #   TEST=2000 just reproduce ear                  mini: number of test questions, 500 by default. 2,000 take an hour per seed. Writes OUT/ear-2000.jsonl
 #
-# mini: SQuAD, by ../ear.sh, with the candidates of BM25's first passages and those of a T5 that is trained from random weights;
-#   Answer@k.
+# mini: SQuAD, by ../ear.sh, with the candidates of BM25's first passages and those of a T5 that is trained from random weights.
 # full: Natural Questions or TriviaQA (SET, DOWNLOADS: common.sh) with T0, BART and the encoder of dpr.sh, which runs first; transfer to
 #   WebQuestions, CuratedTREC and EntityQuestions; FiD; with HOLDOUT=yes also EAR-RI without T0. Files and hours: ../ear-nq.md.
 . "$(dirname "$0")/common.sh"
